@@ -1,0 +1,1 @@
+"""The only place of AFD that changes someone else's code: its settings and its patches."""

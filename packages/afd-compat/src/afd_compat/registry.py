@@ -1,0 +1,29 @@
+"""Collects the declarations of this package and of others, so that nobody keeps a list of patches by hand."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+from types import ModuleType
+from typing import Final
+
+from afd_compat.declaration import Patch
+
+GROUP: Final = "afd.patches"
+MODULES: Final = ("afd_compat.patches.config_validation", "afd_compat.patches.engine_core")
+
+
+def declared() -> tuple[Patch, ...]:
+    """Every declaration, in order of declaration: ours, then those of the entry point group `afd.patches`.
+
+    An entry point names a module; its module-level `Patch` objects count. Raises TypeError for one that names
+    something else.
+    """
+    modules = [importlib.import_module(name) for name in MODULES]
+    for point in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda point: point.name):
+        module = point.load()
+        if not isinstance(module, ModuleType):
+            raise TypeError(f"Entry point {point.name!r} of {GROUP} must name a module, but it is {point.value!r}.")
+        modules.append(module)
+    found = [value for module in modules for value in vars(module).values() if isinstance(value, Patch)]
+    return tuple(dict.fromkeys(found))
