@@ -1,0 +1,45 @@
+"""Where FFN ranks listen."""
+
+from __future__ import annotations
+
+from afd_connectors.settings import Settings
+
+Address = tuple[str, int]
+OPTION = "ffn_addresses"
+
+
+def shown(address: object) -> str:
+    """host:port of a socket address, with brackets around IPv6."""
+    if not isinstance(address, tuple) or len(address) < 2:
+        return str(address)
+    host, port = address[0], address[1]
+    return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+
+
+def ffn_address(settings: Settings, rank: int, num_ffn: int) -> Address:
+    """Host and port of FFN rank `rank`: its entry of the option, or settings.host and port + rank."""
+    listed = settings.extra.get(OPTION)
+    if listed is None:
+        port = settings.port + rank
+        if port > 65535:
+            raise ValueError(f"FFN rank {rank} would listen on port {port}; choose a port of at most {65535 - rank}.")
+        return settings.host, port
+    addresses = parse(listed)
+    if len(addresses) != num_ffn:
+        raise ValueError(f"{OPTION} must list {num_ffn} addresses, one per FFN rank, found {len(addresses)}.")
+    return addresses[rank]
+
+
+def parse(listed: object) -> tuple[Address, ...]:
+    """The addresses of a list of "host:port" strings; ValueError for anything else."""
+    if not isinstance(listed, list | tuple) or not listed:
+        raise ValueError(f'{OPTION} must be a list of "host:port" strings, found {listed!r}.')
+    return tuple(_parse_one(entry) for entry in listed)
+
+
+def _parse_one(entry: object) -> Address:
+    host, _, port = entry.rpartition(":") if isinstance(entry, str) else ("", "", "")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
+        raise ValueError(f'{OPTION} must hold "host:port" strings with a port in 1..65535, found {entry!r}.')
+    return host, int(port)

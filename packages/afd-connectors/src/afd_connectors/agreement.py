@@ -1,0 +1,52 @@
+"""Whether two sides fit together, in one sentence with both values when they do not."""
+
+from __future__ import annotations
+
+from afd_connectors.facts import Facts
+
+
+def disagreement(attention: Facts, ffn: Facts, attention_rank: int, ffn_rank: int) -> str | None:
+    """The sentence about the first fact that differs, the same on both sides; None when all agree."""
+    found = attention.difference(ffn)
+    if found is None:
+        return None
+    name, ours, theirs = found
+    return (
+        f"attention rank {attention_rank} and FFN rank {ffn_rank} disagree on {name}: "
+        f"attention has {ours!r}, FFN has {theirs!r}; "
+        f"start both roles with the same model, settings and versions."
+    )
+
+
+def one_sided_secret(attention_has: bool, ffn_has: bool, attention_rank: int, ffn_rank: int) -> str | None:
+    """The sentence about a secret that only one side was given; None when both or neither have one."""
+    if attention_has == ffn_has:
+        return None
+    attention, ffn = f"attention rank {attention_rank}", f"FFN rank {ffn_rank}"
+    holder, other = (attention, ffn) if attention_has else (ffn, attention)
+    return f"a secret is set on {holder} but not on {other}; set the same secret on both or on neither."
+
+
+def wrong_secret(attention_rank: int, ffn_rank: int) -> str:
+    """The sentence about two secrets that differ; it shows neither."""
+    return (
+        f"attention rank {attention_rank} and FFN rank {ffn_rank} were given different secrets; "
+        "set the same secret on both."
+    )
+
+
+def refusal(
+    ffn: Facts,
+    attention: Facts,
+    ffn_secret: str | None,
+    attention_secret: str | None,
+    ffn_rank: int,
+    rank: int,
+) -> str | None:
+    """Why an FFN rank refuses an attention rank of the same process, where both secrets can be seen."""
+    one = one_sided_secret(attention_secret is not None, ffn_secret is not None, rank, ffn_rank)
+    if one is not None:
+        return one
+    if ffn_secret != attention_secret:
+        return wrong_secret(rank, ffn_rank)
+    return disagreement(attention, ffn, rank, ffn_rank)

@@ -1,0 +1,200 @@
+"""The FFN side's front door: accepts connections, agrees with each, lets no stranger disturb the others."""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import logging
+import selectors
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from afd_connectors.address import Address, shown
+from afd_connectors.deadline import Deadline
+from afd_connectors.errors import ConnectorError, FrameError
+from afd_connectors.handshake import (
+    HELLO_S,
+    Identity,
+    Message,
+    Session,
+    answer_attention,
+    recv_message,
+    send_message,
+    text,
+)
+
+log = logging.getLogger("afd.connectors")
+MAX_GREETINGS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """An attention rank that has agreed and brought both of its connections."""
+
+    rank: int
+    control: socket.socket
+    data: socket.socket
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """An agreed control connection whose data connection has not come yet."""
+
+    session: Session
+    control: socket.socket
+    deadline: Deadline
+
+
+class Listener:
+    """Listens on `address` until closed.
+
+    admit: why a rank is not let in just now, None when it is; welcome: takes over an arrival, or says why
+    not. Both are called on threads of the listener. ConnectorError when the address cannot be had.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        identity: Identity,
+        admit: Callable[[int], str | None],
+        welcome: Callable[[Arrival], str | None],
+    ) -> None:
+        self._identity, self._admit, self._welcome = identity, admit, welcome
+        self._expected: dict[str, Expected] = {}
+        self._greeting: dict[socket.socket, threading.Thread] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+        self._who = f"FFN rank {identity.layout.rank}"
+        self._socket = self._listen(address)
+        self._waker, self._wakes = socket.socketpair()
+        self._thread = threading.Thread(target=self._accept_all, name="afd-listener", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops listening, drops connections that have not become arrivals, ends all threads."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            greeting, agreed = dict(self._greeting), [expected.control for expected in self._expected.values()]
+            self._expected.clear()
+        self._waker.close()
+        for sock in agreed:
+            _hang_up(sock)
+        for sock in greeting:  # their threads wake up and free them
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        for thread in (self._thread, *greeting.values()):
+            thread.join(HELLO_S)
+        self._wakes.close()
+
+    def _listen(self, address: Address) -> socket.socket:
+        try:
+            family = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0][0]
+            sock = socket.create_server(address, family=family, backlog=128)
+        except OSError as error:
+            raise ConnectorError(
+                f"{self._who} cannot listen at {shown(address)}: {error.strerror or error}; "
+                "choose another host or port, or stop the process that holds it."
+            ) from error
+        sock.setblocking(False)
+        bound = str(sock.getsockname()[0])
+        if self._identity.secret is None and not bound.startswith("127.") and bound != "::1":
+            log.warning("%s listens at %s without a secret; set one so that strangers are refused", self._who, bound)
+        return sock
+
+    def _accept_all(self) -> None:
+        with selectors.DefaultSelector() as selector, self._socket:
+            selector.register(self._socket, selectors.EVENT_READ)
+            selector.register(self._wakes, selectors.EVENT_READ)
+            while not self._closed:
+                for key, _ in selector.select(1.0):
+                    if key.fileobj is self._socket:
+                        self._accept_one()
+                self._forget_late()
+
+    def _accept_one(self) -> None:
+        try:
+            sock, peer = self._socket.accept()
+        except OSError as error:  # the caller hung up first, or descriptors ran out: neither may end the server
+            log.warning("%s could not accept a connection: %s", self._who, error.strerror or error)
+            return
+        thread = threading.Thread(target=self._greet, args=(sock, shown(peer)), name="afd-greeting", daemon=True)
+        with self._lock:
+            if self._closed or len(self._greeting) >= MAX_GREETINGS:
+                _hang_up(sock)
+                return
+            self._greeting[sock] = thread
+            thread.start()  # inside the lock, so that close never joins a thread that has not begun
+
+    def _forget_late(self) -> None:
+        with self._lock:
+            late = [token for token, expected in self._expected.items() if expected.deadline.passed]
+            for token in late:
+                _hang_up(self._expected.pop(token).control)
+
+    def _greet(self, sock: socket.socket, address: str) -> None:
+        """One connection from accept to its place, on its own thread and within HELLO_S seconds."""
+        deadline = Deadline(HELLO_S)
+        keep = False
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            first = recv_message(sock, deadline)
+            if first.get("say") == "attach":
+                keep = self._attach(sock, address, first, deadline)
+            else:
+                keep = self._agree(sock, address, first, deadline)
+        except ConnectorError as error:
+            if not self._closed:
+                log.warning("%s dropped a connection from %s: %s", self._who, address, error)
+        finally:
+            with self._lock:
+                self._greeting.pop(sock, None)
+            if not keep:
+                _hang_up(sock)
+
+    def _agree(self, sock: socket.socket, address: str, hello: Message, deadline: Deadline) -> bool:
+        session, reason = answer_attention(sock, self._identity, hello, deadline)
+        final = reason is not None
+        reason = reason or self._admit(session.rank)
+        if reason is not None:
+            log.warning("%s refused attention rank %d from %s: %s", self._who, session.rank, address, reason)
+            send_message(sock, {"say": "verdict", "accepted": False, "final": final, "reason": reason}, deadline)
+            return False
+        with self._lock:
+            if self._closed or session.token in self._expected:
+                return False
+            self._expected[session.token] = Expected(session, sock, Deadline(HELLO_S))
+        send_message(sock, {"say": "verdict", "accepted": True, "final": False, "reason": ""}, deadline)
+        return True
+
+    def _attach(self, sock: socket.socket, address: str, message: Message, deadline: Deadline) -> bool:
+        with self._lock:
+            expected = self._expected.pop(text(message, "token"), None)
+        if expected is None:
+            raise FrameError("it asked to join a channel that is not known or came too late.")
+        keep = False
+        try:
+            if not hmac.compare_digest(expected.session.proof.encode(), text(message, "proof").encode()):
+                raise FrameError("it could not prove that it belongs to the channel that it asked to join.")
+            send_message(sock, {"say": "ready"}, deadline)
+            for agreed in (expected.control, sock):
+                agreed.settimeout(None)
+            reason = self._welcome(Arrival(expected.session.rank, expected.control, sock, address))
+            keep = reason is None
+        finally:
+            if not keep:
+                _hang_up(expected.control)
+        if reason is not None:
+            log.warning("%s refused attention rank %d from %s: %s", self._who, expected.session.rank, address, reason)
+        return keep
+
+
+def _hang_up(sock: socket.socket) -> None:
+    """Ends a connection for every thread that uses it, then frees it."""
+    with contextlib.suppress(OSError):  # not connected any more, which is what is wanted
+        sock.shutdown(socket.SHUT_RDWR)
+    sock.close()

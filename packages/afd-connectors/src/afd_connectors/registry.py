@@ -1,0 +1,61 @@
+"""Finds a connector by name without importing any transport before it is chosen."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import entry_points
+
+from afd_connectors.ports import Connector
+
+GROUP = "afd.connectors"
+BUILTIN = {
+    "loopback": "afd_connectors.transports.loopback:Loopback",
+    "tcp": "afd_connectors.transports.tcp:Tcp",
+}
+AUTO = {"cpu": "tcp"}
+PLANNED = {"cuda": "nccl-p2p"}
+
+
+def names() -> tuple[str, ...]:
+    """Every name that `resolve` knows, built in or registered by an installed package, sorted."""
+    return tuple(sorted({*BUILTIN, *(entry.name for entry in entry_points(group=GROUP))}))
+
+
+def resolve(name: str, device: str) -> type[Connector]:
+    """The connector class for `name` ("auto" picks one) on a torch device type such as "cpu".
+
+    Raises ValueError for a name that is not known or a device that the connector does not carry.
+    """
+    if name == "auto":
+        name = _automatic(device)
+    found = _load(name)
+    if device not in found.devices:
+        carried = ", ".join(sorted(found.devices))
+        raise ValueError(f"connector {name!r} carries tensors on {carried}, found device {device!r}; choose another.")
+    return found
+
+
+def _automatic(device: str) -> str:
+    if device in AUTO:
+        return AUTO[device]
+    if device in PLANNED:
+        raise ValueError(
+            f"connector 'auto' on {device} would choose {PLANNED[device]!r}, which is not there yet; "
+            f"known connectors are {', '.join(names())}."
+        )
+    raise ValueError(f"connector 'auto' knows no transport for device {device!r}; name one of {', '.join(names())}.")
+
+
+def _load(name: str) -> type[Connector]:
+    if name in BUILTIN:
+        module, _, attribute = BUILTIN[name].partition(":")
+        found: object = getattr(import_module(module), attribute)
+    else:
+        entries = entry_points(group=GROUP, name=name)
+        if not entries:
+            planned = " is not there yet" if name in PLANNED.values() else " is not known"
+            raise ValueError(f"connector {name!r}{planned}; known connectors are {', '.join(names())}.")
+        found = next(iter(entries)).load()
+    if not (isinstance(found, type) and issubclass(found, Connector)):
+        raise ValueError(f"entry point {name!r} of group {GROUP} must name a Connector class, found {found!r}.")
+    return found

@@ -1,0 +1,184 @@
+"""A deployment in one process: FFN ranks that serve on threads, attention ranks for the test to drive."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import TracebackType
+
+import torch
+from torch import Tensor
+
+from afd_connectors.errors import ConnectorError
+from afd_connectors.facts import Facts
+from afd_connectors.layout import Layout, Role
+from afd_connectors.ports import AttentionPort, Connector, FFNPort, Work
+from afd_connectors.settings import Settings
+from afd_connectors.shape import Shape
+from afd_connectors.step import Mode, Step
+
+Compute = Callable[[int, Work], Tensor | None]
+
+
+def free_port(count: int = 1) -> int:
+    """The first of `count` neighbouring local ports that nobody listens on."""
+    for _ in range(100):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            first = int(probe.getsockname()[1])
+        try:
+            for port in range(first, first + count):
+                socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
+        return first
+    raise RuntimeError(f"expected {count} free neighbouring ports on 127.0.0.1, found none in 100 tries.")
+
+
+def answer_of(hidden: Tensor, layer: int, stage: int, router: Tensor | None = None) -> Tensor:
+    """What a Group's FFN ranks compute: exact in every dtype for small whole numbers."""
+    out = hidden * 2 + (layer * 2 + stage)
+    return out if router is None else out + router.sum(-1, keepdim=True).to(hidden.dtype)
+
+
+class Group:
+    """Builds ports of one layout with short limits; closes whatever is open at the end of its `with`."""
+
+    def __init__(
+        self,
+        connector: type[Connector],
+        shape: Shape,
+        *,
+        attention: int = 1,
+        ffn: int = 1,
+        extra: Mapping[str, object] | None = None,
+    ) -> None:
+        self.connector, self.shape = connector, shape
+        self.counts = (attention, ffn)
+        self.facts = Facts(
+            afd_version="0.1.0",
+            vllm_version="none",
+            model_digest="suite",
+            dtype=shape.dtype,
+            hidden=shape.hidden,
+            layers=shape.layers,
+            router=shape.router,
+            gate="ffn",
+            stages=shape.stages,
+            graph_sizes=(),
+            num_attention=attention,
+            num_ffn=ffn,
+        )
+        self.settings = Settings(
+            port=free_port(ffn),
+            timeout_s=5.0,
+            recovery_timeout_s=10.0,
+            join_timeout_s=10.0,
+            extra=extra or {},
+        )
+        self.works: list[tuple[int, Work, int]] = []
+        self.compute: Compute = lambda _rank, work: answer_of(work.hidden, work.layer, work.stage, work.router)
+        self.died: list[BaseException] = []
+        self._serving: dict[int, tuple[FFNPort, threading.Thread]] = {}
+        self._opened: list[AttentionPort] = []
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for port in self._opened:
+            port.close()
+        for rank in tuple(self._serving):
+            self.stop_ffn(rank)
+        if value is None and self.died:
+            raise self.died[0]
+
+    def limits(self, **seconds: float) -> None:
+        """Other limits for the ports that are opened from now on: timeout_s, recovery_timeout_s,
+        join_timeout_s.
+        """
+        self.settings = replace(self.settings, **seconds)  # type: ignore[arg-type]  # only the float fields are named
+
+    def build(
+        self, role: Role, rank: int = 0, *, facts: Facts | None = None, settings: Settings | None = None
+    ) -> Connector:
+        """The connector of one rank, not opened."""
+        layout = Layout(role, rank, *self.counts)
+        return self.connector(layout, self.shape, facts or self.facts, settings or self.settings)
+
+    def start_ffn(self, *ranks: int) -> None:
+        """Opens FFN ranks (all without arguments) and serves each on a thread with `compute`."""
+        for rank in ranks or range(self.counts[1]):
+            port = self.build("ffn", rank).open_ffn()
+            thread = threading.Thread(target=self._serve, args=(rank, port), daemon=True)
+            self._serving[rank] = (port, thread)
+            thread.start()
+
+    def stop_ffn(self, rank: int = 0) -> None:
+        """Closes an FFN rank as a process that ends does."""
+        port, thread = self._serving.pop(rank)
+        port.close()
+        thread.join(10.0)
+        assert not thread.is_alive(), f"FFN rank {rank} did not leave recv within 10 s of its close"
+
+    def ffn_port(self, rank: int = 0) -> FFNPort:
+        """The open port of an FFN rank."""
+        return self._serving[rank][0]
+
+    def open_attention(
+        self, rank: int = 0, *, facts: Facts | None = None, settings: Settings | None = None
+    ) -> AttentionPort:
+        """Opens an attention rank, closed at the end."""
+        port = self.build("attention", rank, facts=facts, settings=settings).open_attention()
+        self._opened.append(port)
+        return port
+
+    def rows(self, count: int) -> Tensor:
+        """[count, hidden] of small whole numbers, exact in every dtype."""
+        return torch.randint(-8, 8, (count, self.shape.hidden)).to(getattr(torch, self.shape.dtype))
+
+    def exchange(self, port: AttentionPort, step: Step, layer: int, stage: int = 0) -> None:
+        """One exchange whose answer is checked."""
+        hidden = self.rows(step.tokens[stage])
+        out = torch.full_like(hidden, 77)
+        port.send(step, layer, hidden, stage=stage)
+        port.recv(step, layer, out, stage=stage)
+        assert torch.equal(out, answer_of(hidden, layer, stage)), f"layer {layer} stage {stage} of {step}"
+
+    def forward(self, port: AttentionPort, seq: int, *tokens: int) -> None:
+        """A step over all layers and stages whose answers are checked."""
+        step = Step(seq, Mode.EAGER, tokens)
+        port.begin(step)
+        for layer in range(self.shape.layers):
+            for stage in range(len(tokens)):
+                self.exchange(port, step, layer, stage)
+
+    def _serve(self, rank: int, port: FFNPort) -> None:
+        try:
+            while True:
+                work = port.recv(wait_s=0.1)
+                if work is None:
+                    continue
+                self.works.append((rank, work, work.hidden.shape[0]))
+                out = self.compute(rank, work)
+                if out is not None:
+                    port.send(work, out)
+        except ConnectorError:  # the port was closed by the test
+            return
+        except BaseException as error:  # noqa: BLE001 - shown to the test at the end of its `with`
+            self.died.append(error)
+
+
+def within(seconds: float, condition: Callable[[], bool]) -> bool:
+    """Whether `condition` becomes true in time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.01)
+    return condition()

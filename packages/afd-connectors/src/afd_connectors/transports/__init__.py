@@ -1,0 +1,1 @@
+"""The built-in transports; each is reached by name through the registry."""

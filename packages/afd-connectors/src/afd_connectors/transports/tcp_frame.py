@@ -1,0 +1,47 @@
+"""The head of a data frame: what follows it, in fixed binary form."""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import NamedTuple
+
+from afd_connectors.errors import FrameError
+
+_MAGIC = b"AFDX"
+_VERSION = 1
+_HEAD = struct.Struct("<4sBBBBQII")
+HEAD_BYTES = _HEAD.size
+
+
+class Way(IntEnum):
+    """Which way a frame goes."""
+
+    REQUEST = 0
+    REPLY = 1
+
+
+class Head(NamedTuple):
+    """Which exchange the frame belongs to; a tuple because two are made per exchange.
+
+    rows: of hidden states that follow; router: dtype code of the logits after them, 0 for none.
+    """
+
+    way: int
+    seq: int
+    layer: int
+    stage: int
+    rows: int
+    router: int = 0
+
+    def encode(self) -> bytes:
+        """HEAD_BYTES for the wire."""
+        return _HEAD.pack(_MAGIC, _VERSION, self.way, self.stage, self.router, self.seq, self.layer, self.rows)
+
+
+def decode(frame: bytes | bytearray | memoryview) -> Head:
+    """The head in exactly HEAD_BYTES; FrameError when it is not one. The caller checks it further."""
+    magic, version, way, stage, router, seq, layer, rows = _HEAD.unpack(frame)
+    if magic != _MAGIC or version != _VERSION:
+        raise FrameError(f"a data frame starts with {_MAGIC!r} version {_VERSION}, found {magic!r} version {version}.")
+    return Head(way, seq, layer, stage, rows, router)

@@ -1,0 +1,59 @@
+"""One stage's open exchange on an attention rank, kept so that it can be sent again."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from afd_connectors.layout import Layout
+from afd_connectors.shape import Shape
+from afd_connectors.transports.tcp_buffers import Buffer, router_row_bytes
+from afd_connectors.transports.tcp_frame import Head, Way
+
+Part = tuple[Head, memoryview, memoryview | None]
+
+
+class Pending:
+    """blocks: FFN rank -> (start, stop) of the rows it gets, without empty ones; answered: ranks that
+    answered.
+    """
+
+    def __init__(self, layout: Layout, shape: Shape) -> None:
+        self.row_bytes = shape.row_bytes
+        self.blocks: dict[int, tuple[int, int]] = {}
+        self.answered: set[int] = set()
+        self._shape = shape
+        self._kept = Buffer(shape, shape.tokens)
+        self._answers = Buffer(shape, shape.tokens, router=False)
+        self._split = lru_cache(maxsize=256)(layout.split)
+        self._seq = self._layer = self._stage = self._rows = self._code = 0
+
+    def set(self, seq: int, layer: int, stage: int, rows: int, code: int) -> None:
+        """Begins an exchange of `rows` rows with logits of dtype `code`."""
+        self._seq, self._layer, self._stage, self._rows, self._code = seq, layer, stage, rows, code
+        self.blocks = {peer: (start, stop) for peer, start, stop in self._split(rows) if start < stop}
+        self.answered.clear()
+
+    def part(self, peer: int, hidden: memoryview, router: memoryview | None) -> Part:
+        """What FFN rank `peer` gets of an exchange whose bytes are given."""
+        start, stop = self.blocks[peer]
+        head = Head(Way.REQUEST, self._seq, self._layer, self._stage, stop - start, self._code)
+        rows = hidden[start * self.row_bytes : stop * self.row_bytes]
+        if router is None:
+            return head, rows, None
+        width = router_row_bytes(self._shape, self._code)
+        return head, rows, router[start * width : stop * width]
+
+    def keep(self, hidden: memoryview, router: memoryview | None) -> None:
+        """Copies the bytes, because the caller may write its tensors again before the answer is there."""
+        self._kept.hidden_bytes[: len(hidden)] = hidden
+        if router is not None:
+            self._kept.router_bytes[: len(router)] = router
+
+    def kept_part(self, peer: int) -> Part:
+        """What FFN rank `peer` gets, from the copy."""
+        return self.part(peer, self._kept.hidden_bytes, self._kept.router_bytes if self._code else None)
+
+    def answer_room(self, peer: int) -> memoryview:
+        """Room for the answer of FFN rank `peer` where it arrives before it is asked for."""
+        start, stop = self.blocks[peer]
+        return self._answers.hidden_bytes[start * self.row_bytes : stop * self.row_bytes]

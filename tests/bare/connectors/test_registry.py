@@ -1,0 +1,81 @@
+"""Connectors are found by name, and every miss is one sentence."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from afd_connectors import names, registry, resolve
+from afd_connectors.facts import Facts
+from afd_connectors.layout import Layout
+from afd_connectors.ports import FEATURES
+from afd_connectors.settings import Settings
+from afd_connectors.shape import Shape
+
+
+def test_names() -> None:
+    assert {"loopback", "tcp"} <= set(names())
+    assert list(names()) == sorted(names())
+
+
+def test_auto_picks_by_device() -> None:
+    assert resolve("auto", "cpu") is resolve("tcp", "cpu")
+    with pytest.raises(ValueError, match=r"'nccl-p2p', which is not there yet; known connectors are .*tcp"):
+        resolve("auto", "cuda")
+    with pytest.raises(ValueError, match="no transport for device 'tpu'"):
+        resolve("auto", "tpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "sentence"),
+    [
+        ("pigeon", "cpu", "connector 'pigeon' is not known; known connectors are .*loopback"),
+        ("nccl-p2p", "cuda", "connector 'nccl-p2p' is not there yet"),
+        ("tcp", "cuda", "connector 'tcp' carries tensors on cpu, found device 'cuda'"),
+    ],
+)
+def test_misses(name: str, device: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        resolve(name, device)
+
+
+@pytest.mark.parametrize("name", registry.BUILTIN)
+def test_declarations(name: str) -> None:
+    connector = resolve(name, "cpu")
+    assert connector.name == name
+    assert connector.features <= FEATURES
+    connector.check_options({})
+    with pytest.raises(ValueError, match="found option 'x'"):
+        connector.check_options({"x": 1})
+
+
+def test_entry_point_must_name_a_connector(monkeypatch: pytest.MonkeyPatch) -> None:
+    from importlib.metadata import EntryPoint
+
+    entry = EntryPoint("odd", "json:dumps", registry.GROUP)
+    monkeypatch.setattr(registry, "entry_points", lambda **_: [entry])
+    assert "odd" in names()
+    with pytest.raises(ValueError, match=r"'odd' of group afd\.connectors must name a Connector class"):
+        resolve("odd", "cpu")
+
+
+def test_bytes_needed() -> None:
+    shape = Shape(10, 128, "bfloat16", 4, stages=2)
+    facts = Facts("", "", "", "bfloat16", 128, 4, 0, "ffn", 2, (), 2, 1)
+    tcp = resolve("tcp", "cpu")
+    assert tcp(Layout("attention", 0, 2, 1), shape, facts, Settings()).bytes_needed() == 2 * 2 * 2560
+    assert tcp(Layout("ffn", 0, 2, 1), shape, facts, Settings()).bytes_needed() == 2 * 4 * 2560
+
+
+def test_choosing_loads_no_torch() -> None:
+    """Tables and configuration checks must not cost an import of torch."""
+    code = (
+        "import sys, afd_connectors as a\n"
+        "from afd_connectors.transports import tcp_frame\n"
+        "[a.resolve(n, 'cpu').check_options({}) for n in ('loopback', 'tcp')]\n"
+        "assert not {'torch', 'vllm', 'numpy'} & set(sys.modules), sys.modules.keys()"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
