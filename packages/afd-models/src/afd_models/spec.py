@@ -1,0 +1,41 @@
+"""The declaration of one MoE family: the names in vLLM's model file by which a model is cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: Names that every decoder model file looks up and that an FFN rank never needs.
+COMMON_UNUSED = ("RMSNorm", "VocabParallelEmbedding", "ParallelLMHead")
+
+
+@dataclass(frozen=True, slots=True)
+class MoE:
+    """One family of MoE models, as data.
+
+    arch: architecture name in ``config.json``; ``aliases`` are further ones that the same classes serve.
+    module: vLLM module that defines the model; the names below are looked up in it.
+    attention: classes that the FFN role does not build.
+    experts: name of the factory that the attention role replaces by a remote stand-in.
+    dense: classes of a whole dense FFN, replaced by stand-ins on the attention role.
+    ffn: attribute of a decoder layer that holds its FFN. inner: attribute of a sparse FFN that holds the experts.
+    unused: names that the FFN role does not build either (norms, embeddings, LM head).
+    overlap: parameter-name parts that both roles hold on purpose.
+    vllm: tested range of vLLM releases.
+    """
+
+    arch: str
+    module: str
+    attention: tuple[str, ...]
+    experts: str
+    dense: tuple[str, ...]
+    vllm: str
+    ffn: str = "mlp"
+    inner: str = "experts"
+    aliases: tuple[str, ...] = ()
+    unused: tuple[str, ...] = COMMON_UNUSED
+    overlap: tuple[str, ...] = ("gate",)
+
+    @property
+    def archs(self) -> tuple[str, ...]:
+        """All architecture names that this declaration serves."""
+        return (self.arch, *self.aliases)

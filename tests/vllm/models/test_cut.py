@@ -1,0 +1,174 @@
+"""Both parts of a model, loaded from one checkpoint by vLLM's own loader, against the whole model."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from vllm.config import VllmConfig, set_current_vllm_config
+from vllm.engine.arg_utils import EngineArgs
+from vllm.forward_context import set_forward_context
+from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+from vllm.model_executor.model_loader import get_model
+
+from afd_models.exchange import Exchange
+from afd_models.postconditions import CutError, check
+from afd_models.stages import Replay, Stage, find_stages
+from afd_models.standins import Absent, RemoteExperts, RemoteFFNProxy
+from afd_models.wrappers import Part, selected
+
+FAMILIES = ("deepseek-v2", "deepseek-v3", "qwen3-moe")
+LAYERS = 4
+pytestmark = pytest.mark.usefixtures("distributed")
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A model with the config that it was built with and, for a part, its stages."""
+
+    model: nn.Module
+    config: VllmConfig
+    stages: tuple[Stage, ...] = ()
+
+    @property
+    def parameters(self) -> dict[str, torch.Tensor]:
+        return dict(self.model.named_parameters())
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The whole model and both parts."""
+
+    whole: Built
+    attention: Built
+    ffn: Built
+
+
+def _config(folder: Path) -> VllmConfig:
+    return EngineArgs(model=str(folder), enforce_eager=True, max_model_len=256, dtype="bfloat16").create_engine_config()
+
+
+def _part(folder: Path, part: Part) -> Built:
+    config = _config(folder)
+    with set_current_vllm_config(config), selected(config.model_config, part) as spec:
+        model = get_model(vllm_config=config)
+    return Built(model, config, find_stages(spec, model))
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> Family:
+    folder = checkpoint(request.param)
+    config = _config(folder)
+    with set_current_vllm_config(config):
+        whole = Built(get_model(vllm_config=config), config)
+    return Family(whole, _part(folder, Part("attention", Exchange())), _part(folder, Part("ffn")))
+
+
+def test_parts_hold_the_whole_model_and_share_only_the_gate(family: Family) -> None:
+    attention, ffn = set(family.attention.parameters), set(family.ffn.parameters)
+    assert attention | ffn == set(family.whole.parameters)
+    assert all(".mlp.gate." in name for name in attention & ffn)
+
+
+def test_every_parameter_is_loaded_with_the_whole_models_value(family: Family) -> None:
+    whole = family.whole.parameters
+    for part in (family.attention, family.ffn):
+        for name, value in part.parameters.items():
+            assert torch.equal(value, whole[name]), name
+
+
+def test_attention_holds_no_expert_and_ffn_no_attention(family: Family) -> None:
+    assert not any(".experts." in name or ".shared_experts." in name for name in family.attention.parameters)
+    assert not any("self_attn" in n or "norm" in n or "embed" in n or "lm_head" in n for n in family.ffn.parameters)
+    context = family.ffn.config.compilation_config.static_forward_context
+    assert not any(isinstance(layer, AttentionLayerBase) for layer in context.values())
+
+
+def test_both_roles_mean_the_same_stages(family: Family) -> None:
+    assert family.attention.stages == family.ffn.stages
+    assert [stage.layer for stage in family.ffn.stages] == list(range(LAYERS))
+    assert [stage.sparse for stage in family.ffn.stages] == [False, True, True, True]
+    kinds = [type(family.attention.model.get_submodule(s.path)).__mro__ for s in family.attention.stages]
+    assert RemoteFFNProxy in kinds[0]
+    assert all(RemoteExperts in kind for kind in kinds[1:])
+
+
+@pytest.mark.parametrize("rows", [1, 7, 64])
+def test_each_stage_computes_bit_for_bit_what_the_whole_model_computes(family: Family, rows: int) -> None:
+    replay = Replay(family.ffn.model, family.ffn.stages)
+    whole = Replay(family.whole.model, family.ffn.stages)
+    for stage in family.ffn.stages:
+        torch.manual_seed(rows * 31 + stage.layer)
+        hidden = torch.randn(rows, family.ffn.config.model_config.get_hidden_size(), dtype=torch.bfloat16)
+        with torch.inference_mode():
+            with set_forward_context(None, family.whole.config, num_tokens=rows):
+                expected = whole(stage.layer, hidden.clone())
+            with set_forward_context(None, family.ffn.config, num_tokens=rows):
+                found = replay(stage.layer, hidden.clone())
+        assert torch.equal(found, expected), stage
+
+
+def test_a_layer_that_is_not_exchanged_is_named(family: Family) -> None:
+    with pytest.raises(ValueError, match=r"Expected a layer of \[0, 1, 2, 3\], found 9"):
+        Replay(family.ffn.model, family.ffn.stages)(9, torch.zeros(1, 1))
+
+
+def test_the_native_class_and_its_names_are_untouched_afterwards(family: Family) -> None:
+    config = family.ffn.config.model_config.hf_config
+    assert not config.architectures[0].startswith("AFD")
+    assert type(family.ffn.model).__name__ == f"AFD{config.architectures[0]}"
+    assert not any(isinstance(module, (Absent, RemoteExperts)) for module in family.whole.model.modules())
+
+
+def test_absent_modules_say_which_role_holds_them(family: Family) -> None:
+    attention = family.ffn.model.get_submodule("model.layers.1.self_attn")
+    with pytest.raises(RuntimeError, match=r"no call of model.layers.1.self_attn on this role"):
+        attention(torch.zeros(1))
+
+
+def test_an_unconnected_exchange_says_so(family: Family) -> None:
+    stand_in = family.attention.model.get_submodule(family.attention.stages[0].path)
+    with pytest.raises(RuntimeError, match="found no open port"):
+        stand_in(torch.zeros(1, 4))
+
+
+def test_a_part_that_is_not_cut_is_refused_with_the_list_of_what_is_wrong(family: Family) -> None:
+    from afd_models.families import find
+
+    _, spec = find(family.whole.config.model_config.architectures)
+    stages = find_stages(spec, family.whole.model)
+    with pytest.raises(CutError, match=r"model\.layers\.0\.mlp is a native .*model\.layers\.3\.mlp\.experts"):
+        check(spec, "attention", family.whole.model, stages, LAYERS)
+    with pytest.raises(CutError, match=r"attention layer model\.layers\.0.*parameter model\.norm\.weight lies outside"):
+        check(spec, "ffn", family.whole.model, stages, LAYERS)
+    with pytest.raises(CutError, match=r"FFN stages for layers \[0, 1, 2\] instead of 0 to 3"):
+        check(spec, "attention", family.attention.model, stages[:3], LAYERS)
+
+
+def test_a_declared_name_that_vllm_lost_is_named(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    from afd_models.cut import cut
+    from afd_models.families import find
+
+    _, spec = find(family.whole.config.model_config.architectures)
+    with (
+        pytest.raises(ValueError, match=r"found no GoneAttention: this vLLM is not one"),
+        cut(replace(spec, attention=("GoneAttention",)), "ffn", None),
+    ):
+        pass
+
+
+def test_an_undeclared_model_is_refused_by_name(family: Family) -> None:
+    config = copy.deepcopy(family.whole.config.model_config)
+    config.hf_config.architectures = ["LlamaForCausalLM"]
+    with (
+        pytest.raises(ValueError, match=r"Expected a model of a declared family .*found LlamaForCausalLM"),
+        selected(config, Part("ffn")),
+    ):
+        pass
