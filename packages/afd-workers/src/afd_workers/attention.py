@@ -1,0 +1,50 @@
+"""The attention role of a worker: loads the cut model, then joins its FFN role before the engine becomes ready."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from afd_workers import links, logs
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.worker.gpu_worker import Worker as Native
+
+    from afd_connectors.ports import AttentionPort
+else:
+    Native = object
+
+
+class AttentionRole(Native):
+    """Mixed into a platform's worker in front of vLLM's own class; everything else of that class stays native."""
+
+    vllm_config: VllmConfig
+    _port: AttentionPort | None = None
+
+    def load_model(self, *, load_dummy_weights: bool = False) -> None:
+        """Loads the attention part, then waits for the FFN role within join_timeout_s; ConnectorError after that."""
+        from afd_models.exchange import Exchange
+        from afd_models.stages import find_stages
+        from afd_models.wrappers import Part, selected
+
+        logs.enable()
+        config = links.section(self.vllm_config)
+        self._exchange = Exchange()
+        with selected(self.vllm_config.model_config, Part("attention", self._exchange)) as spec:
+            super().load_model(load_dummy_weights=load_dummy_weights)
+        stages = find_stages(spec, self.get_model())
+        placement = links.Placement(dp_rank=self.vllm_config.parallel_config.data_parallel_index)
+        connector = links.make_connector(self.vllm_config, config, placement, stages, self.device.type)
+        self._port = connector.open_attention()
+        self._exchange.connect(self._port, stages[0].layer)
+
+    def exchange_figures(self) -> dict[str, float]:
+        """What ``afd_models.exchange.Figures`` holds, as plain values for vLLM's ``collective_rpc``."""
+        return asdict(self._exchange.figures)
+
+    def shutdown(self) -> None:
+        """Closes the port, then whatever vLLM closes."""
+        if self._port is not None:
+            self._port.close()
+        super().shutdown()

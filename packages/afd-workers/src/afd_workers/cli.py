@@ -1,0 +1,37 @@
+"""The ``afd`` command."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from afd_workers.commands import demo, patches, serve
+from afd_workers.launch.fleet import LaunchError
+
+COMMANDS = (serve, demo, patches)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one subcommand and returns its exit code: 0 done, 1 failed, 2 wrong usage."""
+    parser = argparse.ArgumentParser(
+        prog="afd", description="Attention-FFN disaggregation for vLLM.", allow_abbrev=False
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.add(commands)
+    options, rest = parser.parse_known_args(arguments)
+    if rest and not options.takes_rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    try:
+        code: int = options.run(options, tuple(rest))
+    except (ValueError, LaunchError, OSError) as error:
+        print(f"afd {options.command}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

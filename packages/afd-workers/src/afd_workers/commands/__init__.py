@@ -1,0 +1,1 @@
+"""The subcommands of ``afd``: one file each, with ``add(parsers)``."""

@@ -1,0 +1,1 @@
+"""The demo's model and prompts, and the client that compares two servers on them."""

@@ -1,0 +1,75 @@
+"""The FFN role of a worker: loads the experts, keeps no KV cache and serves exchanges instead of requests."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from afd_workers import links, logs
+from afd_workers.ending import end_process
+from afd_workers.loop import ServerLoop
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from vllm.config import VllmConfig
+    from vllm.tasks import SupportedTask
+    from vllm.v1.worker.gpu_worker import Worker as Native
+    from vllm.v1.worker.worker_base import CompilationTimes
+
+    from afd_connectors.ports import Work
+else:
+    Native = object
+
+log = logging.getLogger("afd.workers")
+
+
+class FFNRole(Native):
+    """Mixed into a platform's worker in front of vLLM's own class."""
+
+    vllm_config: VllmConfig
+    _loop: ServerLoop | None = None
+
+    def load_model(self, *, load_dummy_weights: bool = False) -> None:
+        """Loads the FFN part; nothing is served yet."""
+        from afd_models.stages import Replay, find_stages
+        from afd_models.wrappers import Part, selected
+
+        logs.enable()
+        with selected(self.vllm_config.model_config, Part("ffn")) as spec:
+            super().load_model(load_dummy_weights=load_dummy_weights)
+        self._stages = find_stages(spec, self.get_model())
+        self._replay = Replay(self.get_model(), self._stages)
+
+    def get_supported_tasks(self) -> tuple[SupportedTask, ...]:
+        """None: the API server then offers /health and /metrics, and no generation route."""
+        return ()
+
+    def compile_or_warm_up_model(self) -> CompilationTimes:
+        """The last step of vLLM's start-up: from here on exchanges are served, by a thread of this worker."""
+        from vllm.v1.worker.worker_base import CompilationTimes
+
+        config = links.section(self.vllm_config)
+        connector = links.make_connector(
+            self.vllm_config, config, links.Placement(dp_rank=0), self._stages, self.device.type
+        )
+        self._loop = ServerLoop(connector.open_ffn(), self._compute, end_process)
+        self._loop.start()
+        return CompilationTimes(language_model=0.0, encoder=0.0)
+
+    def execute_dummy_batch(self) -> None:
+        """Nothing to run: an FFN rank has no batch of its own."""
+
+    def shutdown(self) -> None:
+        """Stops serving, then whatever vLLM stops."""
+        if self._loop is not None and not self._loop.stop():
+            log.warning("AFD FFN server loop still computes; the process ends without it.")
+        super().shutdown()
+
+    def _compute(self, work: Work) -> Tensor:
+        """One stage on the rows of all peers, inside the context in which vLLM's MoE layer looks itself up."""
+        import torch
+        from vllm.forward_context import set_forward_context
+
+        rows = work.hidden.shape[0]
+        with torch.inference_mode(), set_forward_context(None, self.vllm_config, num_tokens=rows):
+            return self._replay(work.layer, work.hidden)

@@ -1,0 +1,1 @@
+"""Starts the servers of all roles on this host, watches them and stops them."""

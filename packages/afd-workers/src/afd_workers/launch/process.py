@@ -1,0 +1,109 @@
+"""One server process: its own session, its log lines prefixed, its end certain."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import deque
+from collections.abc import Callable
+
+from afd_workers.launch.plan import Server
+
+_KEPT_LINES = 400
+_PROBE_S = 2.0
+_DRAIN_S = 2.0
+_ERROR = re.compile(r"(?:^|\s)((?:[\w.]+\.)?[A-Z]\w*(?:Error|Refused|Lost|Exceeded|Exception): .+)$")
+_GENERIC = ("Engine core initialization failed", "EngineCore encountered an issue", "EngineDeadError")
+
+
+class ServerProcess:
+    """A started server. ``write`` gets each of its log lines with the server's name in front."""
+
+    def __init__(self, server: Server, write: Callable[[str], None]) -> None:
+        self.server = server
+        self._write = write
+        self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        # The guard ends the server when this process dies without stopping it.
+        command = [sys.executable, "-m", "afd_workers.launch.guard", str(os.getpid()), *server.command]
+        self._process = subprocess.Popen(
+            command,
+            env=dict(server.env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        self._pump = threading.Thread(target=self._copy_log, name=f"log {server.name}", daemon=True)
+        self._pump.start()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the API server, also that of its process group."""
+        return self._process.pid
+
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self._process.poll()
+
+    def is_ready(self) -> bool:
+        """Whether /health answers 200 now; waits at most two seconds."""
+        context = ssl._create_unverified_context() if self.server.health.startswith("https") else None
+        try:
+            with urllib.request.urlopen(self.server.health, timeout=_PROBE_S, context=context) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def last_line(self) -> str:
+        """The newest log line, empty before the first."""
+        return self._lines[-1] if self._lines else ""
+
+    def cause(self) -> str:
+        """The most telling line of the log: the last specific error, else the last line."""
+        errors = [match[1] for line in tuple(self._lines) if (match := _ERROR.search(line))]
+        specific = [error for error in errors if not any(generic in error for generic in _GENERIC)]
+        return (specific or errors or [self.last_line()])[-1]
+
+    def terminate(self) -> None:
+        """Asks it to stop; returns at once."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.terminate()
+
+    def end(self, timeout_s: float) -> None:
+        """Waits ``timeout_s`` for the end, then kills it, and in any case whatever is left of its session."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(max(timeout_s, 0.0))
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(_DRAIN_S)
+        self._reap()
+        self._pump.join(_DRAIN_S)
+        if self._process.stdout is not None and not self._pump.is_alive():
+            self._process.stdout.close()
+
+    def _reap(self) -> None:
+        """Collects the orphans of its session, which ``adopt_orphans`` made children of this process."""
+        deadline = time.monotonic() + _DRAIN_S
+        with contextlib.suppress(ChildProcessError):
+            while time.monotonic() < deadline:
+                if os.waitpid(-self._process.pid, os.WNOHANG) == (0, 0):
+                    time.sleep(0.02)
+
+    def _copy_log(self) -> None:
+        if self._process.stdout is None:
+            return
+        for line in self._process.stdout:
+            text = line.rstrip("\n")
+            self._lines.append(text)
+            self._write(f"[{self.server.name}] {text}")

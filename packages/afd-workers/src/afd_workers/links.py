@@ -1,0 +1,117 @@
+"""Opens the port of one worker: what vLLM's config says, put into the engine-free values that connectors take."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from afd_compat.config import Config
+from afd_connectors import registry
+from afd_connectors.facts import Facts
+from afd_connectors.layout import Layout, role_rank
+from afd_connectors.settings import Settings
+from afd_connectors.shape import Shape
+from afd_workers import __version__
+
+if TYPE_CHECKING:
+    from vllm.config import ModelConfig, VllmConfig
+
+    from afd_connectors.ports import Connector
+    from afd_models.stages import Stage
+
+log = logging.getLogger("afd.workers")
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a worker stands inside its server; all zero-based, ``tp_size`` and ``pcp_size`` at least 1."""
+
+    dp_rank: int
+    tp_rank: int = 0
+    tp_size: int = 1
+    pcp_rank: int = 0
+    pcp_size: int = 1
+
+
+def section(vllm_config: VllmConfig) -> Config:
+    """The parsed "afd" section; ValueError when an AFD worker was started without one."""
+    config = Config.from_additional_config(vllm_config.additional_config)
+    if config is None:
+        raise ValueError(
+            'Expected --additional-config \'{"afd": {"role": ...}}\' for an AFD worker, found no "afd" section: '
+            "add it, or leave worker_cls on auto."
+        )
+    return config
+
+
+def make_connector(
+    vllm_config: VllmConfig, config: Config, placement: Placement, stages: tuple[Stage, ...], device: str
+) -> Connector:
+    """The connector of one worker, not yet opened, for a model with ``stages`` on torch device type ``device``."""
+    model_config = vllm_config.model_config
+    rank = config.rank + role_rank(
+        placement.dp_rank,
+        placement.pcp_rank,
+        placement.tp_rank,
+        pcp_size=placement.pcp_size,
+        tp_size=placement.tp_size,
+    )
+    layout = Layout(config.role, rank, config.num_attention_ranks, config.num_ffn_ranks)
+    shape = Shape(
+        tokens=vllm_config.scheduler_config.max_num_batched_tokens,
+        hidden=model_config.get_hidden_size(),
+        dtype=str(model_config.dtype).removeprefix("torch."),
+        layers=max(stage.layer for stage in stages) + 1,
+    )
+    settings = Settings(
+        host=config.host,
+        port=config.port,
+        timeout_s=config.timeout_s,
+        recovery_timeout_s=config.recovery_timeout_s,
+        join_timeout_s=config.join_timeout_s,
+        secret=config.secret,
+        extra=config.connector_extra_config,
+    )
+    facts = _facts(model_config, config, shape)
+    connector = registry.resolve(config.connector, device)(layout, shape, facts, settings)
+    log.info("AFD %s rank %d: connector %s, %s", config.role, rank, connector.name, shape)
+    return connector
+
+
+def _facts(model_config: ModelConfig, config: Config, shape: Shape) -> Facts:
+    import vllm
+
+    from afd_models.digest import model_digest
+
+    return Facts(
+        afd_version=__version__,
+        vllm_version=vllm.__version__,
+        model_digest=model_digest(model_config.hf_config.to_dict(), _folder(model_config)),
+        dtype=shape.dtype,
+        hidden=shape.hidden,
+        layers=shape.layers,
+        tokens=shape.tokens,
+        router=shape.router,
+        gate="attention" if config.compute_gate_on_attention else "ffn",
+        stages=shape.stages,
+        graph_sizes=(),
+        num_attention=config.num_attention_ranks,
+        num_ffn=config.num_ffn_ranks,
+    )
+
+
+def _folder(model_config: ModelConfig) -> Path | None:
+    """The checkpoint's folder: as given, or where the hub client keeps what it downloaded for this revision."""
+    given = Path(model_config.model)
+    if given.is_dir():
+        return given
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(model_config.model, revision=model_config.revision, local_files_only=True))
+    except (LocalEntryNotFoundError, HfHubHTTPError, ValueError):
+        log.warning("No local copy of %s: the handshake compares its config only.", model_config.model)
+        return None

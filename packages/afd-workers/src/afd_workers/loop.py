@@ -1,0 +1,55 @@
+"""The FFN server loop: receive the rows of an exchange, compute its stage, send the result back."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from afd_connectors.ports import FFNPort, Work
+
+log = logging.getLogger("afd.workers")
+
+_IDLE_CHECK_S = 0.5
+
+
+class ServerLoop:
+    """One daemon thread that drives an FFN port until it is stopped or fails.
+
+    compute: Work -> the stage's output, [rows, hidden]; called on the loop's thread only.
+    on_death: called once, on that thread, with the error that ended the loop; never after ``stop``.
+    """
+
+    def __init__(
+        self, port: FFNPort, compute: Callable[[Work], Tensor], on_death: Callable[[BaseException], None]
+    ) -> None:
+        self._port, self._compute, self._on_death = port, compute, on_death
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="afd-ffn-loop", daemon=True)
+
+    def start(self) -> None:
+        """Begins to serve; returns at once."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 5.0) -> bool:
+        """Closes the port and waits for the thread at most ``timeout_s``; True when it has ended."""
+        self._stopping.set()
+        self._port.close()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                work = self._port.recv(wait_s=_IDLE_CHECK_S)
+                if work is not None:
+                    self._port.send(work, self._compute(work))
+        except BaseException as error:  # whatever ended the loop must end the server: nobody else watches this thread
+            if not self._stopping.is_set():
+                log.exception("AFD FFN server loop ended: %s", error)
+                self._on_death(error)

@@ -1,0 +1,54 @@
+"""What differs between devices, as one value chosen once; workers and policy hold no device conditions."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from afd_connectors.layout import Role
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """How AFD runs on one kind of device.
+
+    device: torch device type. workers: role -> dotted worker class for vLLM's ``worker_cls``.
+    eager_only: exchanges cannot be captured in graphs here, so both roles run eagerly.
+    """
+
+    device: str
+    workers: Mapping[Role, str]
+    eager_only: bool
+
+
+PLATFORMS: Mapping[str, Platform] = {
+    "cpu": Platform(
+        device="cpu",
+        workers={"attention": "afd_workers.cpu.AttentionWorker", "ffn": "afd_workers.cpu.FFNWorker"},
+        eager_only=True,
+    ),
+}
+
+#: Devices with a name and a plan but no runtime: where to find the sentence that says what is not there yet.
+UNAVAILABLE: Mapping[str, str] = {
+    "cuda": "afd_workers.cuda:unavailable",
+    "npu": "afd_npu:unavailable",
+}
+
+
+def choose(device: str) -> Platform:
+    """The platform for a torch device type; ValueError says what is not there yet."""
+    if device in PLATFORMS:
+        return PLATFORMS[device]
+    supported = ", ".join(sorted(PLATFORMS))
+    if device in UNAVAILABLE:
+        module, _, attribute = UNAVAILABLE[device].partition(":")
+        try:
+            reason = getattr(importlib.import_module(module), attribute)()
+        except ModuleNotFoundError:
+            reason = f"the package {module.replace('_', '-')} is not installed"
+        raise ValueError(f"Expected a device that AFD runs on ({supported}), found {device}: {reason}")
+    raise ValueError(f"Expected a device that AFD runs on ({supported}), found {device}: use one of these.")

@@ -1,0 +1,12 @@
+"""The ``vllm.general_plugins`` entry point: declares the patches to vLLM and says how a role is chosen."""
+
+from __future__ import annotations
+
+
+def register() -> None:
+    """Called by vLLM in each of its processes, possibly twice; without an "afd" section nothing of ours runs later."""
+    from afd_compat import install, policy, registry
+    from afd_workers.policy import Roles
+
+    policy.use(Roles())
+    install.install(registry.declared())

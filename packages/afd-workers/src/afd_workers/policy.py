@@ -1,0 +1,56 @@
+"""Turns the "afd" section into vLLM's own choices: the role's worker class and the few options that a role fixes."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from typing import TYPE_CHECKING
+
+from afd_workers import logs, platform, refusals
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.engine.arg_utils import EngineArgs
+
+    from afd_compat.config import Config
+
+log = logging.getLogger("afd.workers")
+
+#: An FFN rank has no KV cache; naming a size keeps vLLM from reserving a share of the memory for one.
+_NO_KV_CACHE_BYTES = 1 << 20
+
+
+class Roles:
+    """Called around ``EngineArgs.create_engine_config`` when, and only when, an "afd" section is present."""
+
+    def prepare(self, engine_args: EngineArgs, config: Config) -> EngineArgs:
+        """A copy of ``engine_args`` that starts ``config.role``; ValueError for what this version cannot do."""
+        from vllm.platforms import current_platform
+
+        from afd_connectors import registry
+
+        logs.enable()
+        device = current_platform.device_type
+        chosen = platform.choose(device)
+        config.check_device(device)
+        registry.resolve(config.connector, device).check_options(config.connector_extra_config)
+        refusals.check(engine_args, config)
+        prepared = copy.copy(engine_args)
+        if prepared.worker_cls == "auto":
+            prepared.worker_cls = chosen.workers[config.role]
+        else:
+            log.warning("worker_cls is %s as given, not AFD's own for the %s role.", prepared.worker_cls, config.role)
+        if chosen.eager_only and not prepared.enforce_eager:
+            log.info("AFD runs the %s role eagerly on %s (as with --enforce-eager).", config.role, device)
+            prepared.enforce_eager = True
+        if config.role == "ffn":
+            prepared.enable_prefix_caching = False  # vLLM's scheduler cannot cache prefixes without KV groups
+            prepared.kv_cache_memory_bytes = _NO_KV_CACHE_BYTES
+        return prepared
+
+    def finish(self, vllm_config: VllmConfig, config: Config) -> None:
+        """ValueError unless the model is of a declared family and its ranks fit the layout."""
+        from afd_models.families import find
+
+        find(vllm_config.model_config.architectures)
+        refusals.check_ranks(vllm_config.parallel_config, config)

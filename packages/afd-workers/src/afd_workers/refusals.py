@@ -1,0 +1,53 @@
+"""What this version cannot do together with AFD, each refused at start-up in one sentence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vllm.config import ParallelConfig
+    from vllm.engine.arg_utils import EngineArgs
+
+    from afd_compat.config import Config
+
+
+#: (engine option, the value that AFD needs, what to do instead), for either role.
+_NEEDED: tuple[tuple[str, object, str], ...] = (
+    ("pipeline_parallel_size", 1, "set it to 1"),
+    ("tensor_parallel_size", 1, "set it to 1, use more ranks instead"),
+    ("prefill_context_parallel_size", 1, "set it to 1"),
+    ("decode_context_parallel_size", 1, "set it to 1"),
+    ("enable_expert_parallel", False, "leave it out, each FFN rank holds all experts"),
+    ("enable_eplb", False, "leave it out"),
+    ("enable_elastic_ep", False, "leave it out"),
+    ("enable_dbo", False, "leave dual-batch overlap out"),
+    ("speculative_config", None, "leave speculative decoding out"),
+    ("enable_lora", False, "leave LoRA out"),
+)
+
+
+def check(engine_args: EngineArgs, config: Config) -> None:
+    """ValueError for the first option that does not work with ``config.role``."""
+    needed = _NEEDED
+    if config.role == "ffn":
+        instead = "start one server per FFN rank instead, each with its own rank in the afd section"
+        needed = (*needed, ("data_parallel_size", 1, instead))
+    for option, value, instead in needed:
+        found = getattr(engine_args, option)
+        if (found or None) != (value or None):  # vLLM leaves switches that nobody set at None
+            raise ValueError(f"AFD's {config.role} role needs {option}={value}, found {found}: {instead}.")
+    if config.compute_gate_on_attention:
+        raise ValueError(
+            "AFD needs compute_gate_on_attention=false in this version, found true: the gate follows the experts."
+        )
+
+
+def check_ranks(parallel: ParallelConfig, config: Config) -> None:
+    """ValueError unless this server's ranks lie within the number of ranks of its role."""
+    ranks = parallel.data_parallel_size * parallel.tensor_parallel_size
+    count = config.num_attention_ranks if config.role == "attention" else config.num_ffn_ranks
+    if config.rank + ranks > count:
+        raise ValueError(
+            f"Expected the ranks of this {config.role} server within num_{config.role}_ranks={count}, found "
+            f"{ranks} ranks from rank {config.rank}: correct num_{config.role}_ranks, rank or data_parallel_size."
+        )

@@ -1,0 +1,149 @@
+"""From a request to commands: what every server is told, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import socket
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from afd_workers.cli import main
+from afd_workers.commands import serve
+from afd_workers.launch import cores
+from afd_workers.launch.plan import Request, native, split
+from afd_workers.launch.topology import Topology
+
+
+def section(command: tuple[str, ...]) -> dict[str, object]:
+    config: dict[str, dict[str, object]] = json.loads(command[command.index("--additional-config") + 1])
+    return config["afd"]
+
+
+def request(topology: str = "1A1F", **changes: object) -> Request:
+    values = {"options": ("--dtype", "bfloat16"), **changes}
+    return Request("model", Topology.parse(topology), "127.0.0.1", 8000, **values)  # type: ignore[arg-type]
+
+
+def test_roles_differ_in_role_rank_and_http_port_only() -> None:
+    attention, *ffn = split(request("2A3F", section={"timeout_s": 5}), {}, cpu=False)
+    assert [server.name for server in (attention, *ffn)] == ["attention", "ffn 0", "ffn 1", "ffn 2"]
+    common = {"host": "127.0.0.1", "timeout_s": 5, "num_attention_ranks": 2, "num_ffn_ranks": 3}
+    port = section(attention.command)["port"]
+    assert section(attention.command) == {**common, "port": port, "role": "attention"}
+    for rank, server in enumerate(ffn):
+        assert section(server.command) == {**common, "port": port, "role": "ffn", "rank": rank}
+    assert attention.command[-4:-2] == ("--data-parallel-size", "2")
+    assert all("--data-parallel-size" not in server.command for server in ffn)
+    assert all(server.command[5:] and "bfloat16" in server.command for server in (attention, *ffn))
+    assert len({server.health for server in (attention, *ffn)}) == 4
+    assert attention.health == "http://127.0.0.1:8000/health"
+
+
+def test_native_gets_no_section() -> None:
+    assert "--additional-config" not in native(request(), {}, cpu=True).command
+
+
+def test_other_additional_config_goes_to_every_server() -> None:
+    for server in split(request(additional={"mine": 1}), {}, cpu=False):
+        assert json.loads(server.command[server.command.index("--additional-config") + 1])["mine"] == 1
+
+
+def test_cpu_servers_get_their_own_processors_unless_the_user_bound_them() -> None:
+    bound = [server.env["VLLM_CPU_OMP_THREADS_BIND"] for server in split(request(), {}, cpu=True)]
+    expected = [",".join(map(str, block)) for block in cores.blocks(2)]
+    assert bound == expected
+    kept = split(request(), {"VLLM_CPU_OMP_THREADS_BIND": "7"}, cpu=True)
+    assert [server.env["VLLM_CPU_OMP_THREADS_BIND"] for server in kept] == ["7", "7"]
+
+
+@pytest.mark.parametrize(
+    ("options", "env", "sized"),
+    [
+        ((), {}, True),
+        (("--kv-cache-memory-bytes", "1G"), {}, False),
+        (("--gpu_memory_utilization=0.3",), {}, False),
+        ((), {"VLLM_CPU_KVCACHE_SPACE": "2"}, False),
+    ],
+)
+def test_cpu_attention_gets_a_kv_cache_size_unless_the_user_chose(
+    options: tuple[str, ...], env: dict[str, str], sized: bool
+) -> None:
+    attention, ffn = split(request(options=options), env, cpu=True)
+    assert (attention.command.count("--kv-cache-memory-bytes") == 1 + (len(options) == 2)) == sized
+    assert "--kv-cache-memory-bytes" not in ffn.command or options
+
+
+def test_tls_servers_are_probed_over_tls() -> None:
+    assert split(request(options=("--ssl-certfile", "x")), {}, cpu=False)[1].health.startswith("https://127.0.0.1:")
+
+
+@given(st.integers(1, 64))
+def test_processor_blocks_share_all_processors_out_evenly(ranks: int) -> None:
+    blocks = cores.blocks(ranks)
+    assert len(blocks) == ranks
+    sizes = [len(block) for block in blocks]
+    assert max(sizes) - min(sizes) <= 1
+    assert min(sizes) >= 1
+
+
+@given(st.integers(1, 9999), st.integers(1, 9999))
+def test_topologies_round_trip(attention: int, ffn: int) -> None:
+    assert Topology.parse(f"{attention}A{ffn}F") == Topology(attention, ffn)
+    assert str(Topology(attention, ffn)) == f"{attention}A{ffn}F"
+
+
+@given(st.text(max_size=8))
+def test_other_topologies_get_one_sentence(text: str) -> None:
+    if re.fullmatch(r"[1-9]\d*A[1-9]\d*F", text, re.IGNORECASE | re.ASCII):
+        return
+    with pytest.raises(ValueError, match=r"^Expected a topology such as 1A1F or 2A1F, found "):
+        Topology.parse(text)
+
+
+def options(**changes: object) -> argparse.Namespace:
+    values = {
+        "model": "m",
+        "topology": "1A1F",
+        "host": "127.0.0.1",
+        "port": 0,
+        "additional_config": "{}",
+        "start_timeout": 9.0,
+    }
+    return argparse.Namespace(**{**values, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "rest", "sentence"),
+    [
+        ({"topology": "0A1F"}, (), r"Expected a topology such as 1A1F or 2A1F, found '0A1F'"),
+        ({"additional_config": "{"}, (), r"Expected a JSON object for --additional-config, found '\{'"),
+        ({"additional_config": "[1]"}, (), r"Expected a JSON object for --additional-config, found '\[1\]'"),
+        ({"additional_config": '{"afd": 3}'}, (), r'Expected an object under "afd" in --additional-config, found 3'),
+        ({"additional_config": '{"afd": {"role": "ffn"}}'}, (), r'Expected no role under "afd", found one'),
+        ({"additional_config": '{"afd": {"timeout": 3}}'}, (), r"timeout_s"),
+        ({"start_timeout": 0.0}, (), r"Expected --start-timeout above 0 seconds, found 0"),
+        ({"port": 70000}, (), r"Expected a free port for the API, found 127\.0\.0\.1:70000"),
+        ({}, ("other-model",), r"Expected options after the model, found 'other-model'"),
+        ({}, ("--data_parallel_size=2",), r"Expected the number of ranks in --topology, found --data_parallel_size=2"),
+    ],
+)
+def test_bad_requests_get_one_sentence(changes: dict[str, object], rest: tuple[str, ...], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence) as caught:
+        serve.make_request(options(**changes), rest)
+    assert str(caught.value).count("\n") == 0
+
+
+def test_a_taken_port_is_refused_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main(["serve", "m", "--port", str(taken.getsockname()[1])]) == 1
+    assert "Expected a free port for the API" in capsys.readouterr().err
+
+
+def test_unknown_arguments_of_other_commands_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["patches", "--nonsense"])
+    assert "unrecognized arguments: --nonsense" in capsys.readouterr().err

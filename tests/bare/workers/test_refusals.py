@@ -1,0 +1,99 @@
+"""What this version cannot do is refused by name, and what vLLM leaves unset is not."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from afd_compat.config import Config
+from afd_workers import platform, refusals
+
+DEFAULTS = {
+    "pipeline_parallel_size": 1,
+    "tensor_parallel_size": 1,
+    "prefill_context_parallel_size": 1,
+    "decode_context_parallel_size": 1,
+    "enable_expert_parallel": False,
+    "enable_eplb": False,
+    "enable_elastic_ep": False,
+    "enable_dbo": False,
+    "speculative_config": None,
+    "enable_lora": None,
+    "data_parallel_size": 1,
+}
+
+
+def check(role: str = "attention", section: dict[str, object] | None = None, **changes: object) -> None:
+    config = Config.parse({"role": role, **(section or {})}, {})
+    refusals.check(SimpleNamespace(**{**DEFAULTS, **changes}), config)
+
+
+@pytest.mark.parametrize("role", ["attention", "ffn"])
+def test_defaults_are_accepted(role: str) -> None:
+    check(role)
+
+
+def test_attention_may_be_data_parallel() -> None:
+    check(data_parallel_size=4)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("pipeline_parallel_size", 2),
+        ("tensor_parallel_size", 2),
+        ("prefill_context_parallel_size", 2),
+        ("decode_context_parallel_size", 2),
+        ("enable_expert_parallel", True),
+        ("enable_eplb", True),
+        ("enable_elastic_ep", True),
+        ("enable_dbo", True),
+        ("speculative_config", {"method": "ngram"}),
+        ("enable_lora", True),
+    ],
+)
+@pytest.mark.parametrize("role", ["attention", "ffn"])
+def test_each_unsupported_option_is_named_with_what_to_do(role: str, option: str, value: object) -> None:
+    with pytest.raises(ValueError, match=rf"^AFD's {role} role needs {option}=\w+, found .*: \w.*\.$"):
+        check(role, **{option: value})
+
+
+def test_ffn_data_parallelism_says_how_to_get_more_ranks() -> None:
+    with pytest.raises(ValueError, match=r"needs data_parallel_size=1, found 2: start one server per FFN rank instead"):
+        check("ffn", data_parallel_size=2)
+
+
+def test_a_gate_on_attention_is_refused() -> None:
+    with pytest.raises(ValueError, match="compute_gate_on_attention=false in this version, found true"):
+        check(section={"compute_gate_on_attention": True})
+
+
+@pytest.mark.parametrize(
+    ("section", "ranks", "fits"),
+    [
+        ({"role": "attention", "num_attention_ranks": 2}, 2, True),
+        ({"role": "attention", "num_attention_ranks": 2, "rank": 1}, 1, True),
+        ({"role": "attention", "num_attention_ranks": 2, "rank": 1}, 2, False),
+        ({"role": "ffn", "num_ffn_ranks": 2, "rank": 2}, 1, False),
+        ({"role": "ffn", "num_attention_ranks": 4}, 1, True),
+    ],
+)
+def test_ranks_must_lie_within_their_role(section: dict[str, object], ranks: int, fits: bool) -> None:
+    parallel = SimpleNamespace(data_parallel_size=ranks, tensor_parallel_size=1)
+    config = Config.parse(section, {})
+    if fits:
+        refusals.check_ranks(parallel, config)
+    else:
+        with pytest.raises(ValueError, match=r"^Expected the ranks of this \w+ server within num_\w+_ranks=2, found "):
+            refusals.check_ranks(parallel, config)
+
+
+def test_cpu_is_there_and_the_others_say_what_is_not_there_yet() -> None:
+    assert platform.choose("cpu").eager_only
+    with pytest.raises(ValueError, match=r"runs on \(cpu\), found cuda: the CUDA workers .* not part of this version"):
+        platform.choose("cuda")
+    with pytest.raises(ValueError, match=r"AFD runs on \(cpu\), found npu: .*\."):
+        platform.choose("npu")
+    with pytest.raises(ValueError, match=r"AFD runs on \(cpu\), found tpu: use one of these\."):
+        platform.choose("tpu")

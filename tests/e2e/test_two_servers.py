@@ -1,0 +1,101 @@
+"""The plain form: two vLLM servers that differ in ``role``, in any order, and what they say when they do not fit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import pytest
+
+from afd_workers.demo.client import Client
+from afd_workers.launch.plan import Server
+from tests.support.checkpoints import Checkpoint
+from tests.support.servers import base, plain, roles, started, status, wait
+
+TOKENS = 32
+PROMPTS = [f"Prompt number {n} " * n for n in range(1, 6)]
+
+
+@dataclass(slots=True)
+class Logs:
+    """What each server wrote."""
+
+    attention: list[str]
+    ffn: list[str]
+    other: list[str]
+    lonely: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """Both roles up, with the logs of two attention servers that were refused before."""
+
+    attention: Server
+    native: Server
+    logs: Logs
+    codes: tuple[int | None, int | None]
+    stack: ExitStack
+
+
+def said(lines: list[str], pattern: str) -> bool:
+    """Whether a line matches."""
+    return any(re.search(pattern, line) for line in tuple(lines))
+
+
+@pytest.fixture(scope="module")
+def deployment(checkpoint: Checkpoint) -> Iterator[Deployment]:
+    model, logs = checkpoint("deepseek-v2"), Logs([], [], [], [])
+    attention, ffn = roles(model)
+    stranger = checkpoint("deepseek-v2", seed=1)
+    command = tuple(str(stranger) if word == str(model) else word for word in attention.command)
+    other = replace(attention, name="other", command=command)
+    lonely = replace(roles(model, join_timeout_s=3)[0], name="lonely")
+    native = plain(model)
+    with ExitStack() as stack:
+        wrong = stack.enter_context(started(other, logs.other))
+        alone = stack.enter_context(started(lonely, logs.lonely))
+        wait("an attention server without an FFN server", lambda: alone.exit_code() is not None)
+        wait("attention's word on whom it waits for", lambda: said(logs.other, "waits for FFN rank 0"))
+        stack.enter_context(started(ffn, logs.ffn))
+        wait("the refusal of a different model", lambda: wrong.exit_code() is not None)
+        codes = (wrong.exit_code(), alone.exit_code())
+        right = stack.enter_context(started(attention, logs.attention))
+        whole = stack.enter_context(started(native, []))
+        for name, server in (("attention", right), ("native", whole)):
+            wait(name, lambda server=server: server.is_ready() or server.exit_code() is not None)
+            assert server.exit_code() is None, "\n".join(logs.attention[-30:])
+        yield Deployment(attention, native, logs, codes, stack)
+
+
+def test_attention_that_starts_first_says_whom_it_waits_for(deployment: Deployment) -> None:
+    assert said(deployment.logs.other, r"attention rank 0 waits for FFN rank 0 at 127\.0\.0\.1:\d+ \(\d+ s of 120 s\)")
+
+
+def test_attention_without_an_ffn_ends_with_one_sentence(deployment: Deployment) -> None:
+    assert deployment.codes[1] not in (0, None)
+    assert said(deployment.logs.lonely, r"DeadlineExceeded: .*FFN rank 0.*127\.0\.0\.1:\d+.*3 s")
+
+
+def test_mismatched_models_are_refused_on_both_sides_with_both_values(deployment: Deployment) -> None:
+    assert deployment.codes[0] not in (0, None)
+    sentence = r"attention rank 0 and FFN rank 0 disagree on model_digest: attention has '(\w{16})', FFN has '(\w{16})'"
+    told = [
+        {match.groups() for line in lines if (match := re.search(sentence, line))}
+        for lines in (deployment.logs.other, deployment.logs.ffn)
+    ]
+    assert told[0] == told[1]
+    [(attention, ffn)] = told[0]
+    assert attention != ffn
+
+
+def test_the_right_model_is_served_afterwards_with_the_native_tokens(deployment: Deployment) -> None:
+    split, native = (Client(base(server), "toy") for server in (deployment.attention, deployment.native))
+    for prompt in PROMPTS:
+        assert split.complete(prompt, TOKENS).tokens == native.complete(prompt, TOKENS).tokens
+
+
+def test_both_roles_stop_on_sigterm(deployment: Deployment) -> None:
+    deployment.stack.close()
+    assert status(deployment.attention.health) == 0
