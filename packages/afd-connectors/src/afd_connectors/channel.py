@@ -16,6 +16,9 @@ from afd_connectors.step import Step
 
 HEARTBEAT_S = 1.0
 BYE = "it said goodbye"
+# Plain numbers: combining the flags of the standard library, which are enums, costs microseconds each time.
+NO_WAIT = int(socket.MSG_DONTWAIT)
+SEND_NOW = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 _RDHUP = getattr(select, "POLLRDHUP", 0)
 _GONE = select.POLLHUP | select.POLLERR | select.POLLNVAL | _RDHUP
 
@@ -43,7 +46,7 @@ class Channel:
         with self._reading:
             while self.lost is None:
                 try:
-                    data = self.sock.recv(4096, socket.MSG_DONTWAIT)
+                    data = self.sock.recv(4096, NO_WAIT)
                 except BlockingIOError:
                     return
                 except OSError as error:
@@ -88,7 +91,7 @@ class Channel:
     def _send(self, frame: bytes) -> None:
         with self._writing:
             try:
-                sent = self.sock.send(frame, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                sent = self.sock.send(frame, SEND_NOW)
             except BlockingIOError:
                 sent = 0
             except OSError as error:

@@ -22,7 +22,7 @@ from afd_connectors.ports import FFNPort, PeerStatus, Work
 from afd_connectors.pulse import Pulse
 from afd_connectors.settings import Settings
 from afd_connectors.shape import Shape
-from afd_connectors.transports.tcp_buffers import Buffer, flat, raw, router_row_bytes
+from afd_connectors.transports.tcp_buffers import Buffer, flat, raw, router_row_bytes, torch_dtype
 from afd_connectors.transports.tcp_frame import Head, Way
 from afd_connectors.transports.tcp_guests import Guests
 from afd_connectors.transports.tcp_peer import Peer
@@ -47,6 +47,7 @@ class TcpFFNPort(FFNPort):
 
     def __init__(self, layout: Layout, shape: Shape, facts: Facts, settings: Settings, gather_s: float) -> None:
         self._layout, self._shape, self._gather_s = layout, shape, gather_s
+        self._dtype = torch_dtype(shape.dtype)
         stages, peers = range(shape.stages), layout.peers
         self._slots = {rank: [Buffer(shape, shape.tokens) for _ in stages] for rank in peers}
         self._gathered = [Buffer(shape, shape.tokens * len(peers)) for _ in stages if len(peers) > 1]
@@ -59,6 +60,7 @@ class TcpFFNPort(FFNPort):
         self._poll = select.poll()
         self._doors: dict[int, tuple[Peer, bool]] = {}
         self._served: tuple[Peer, ...] = ()
+        self._by_rank: dict[int, Peer] = {}
         self._swept = time.monotonic()
         self._guests = Guests(layout, settings.timeout_s, self._seat, self._wake)
         self._register()
@@ -96,7 +98,7 @@ class TcpFFNPort(FFNPort):
             if not isinstance(ticket, Ticket) or self._out.get(work.stage) is not ticket:
                 raise ValueError(f"send needs a work of this port that has no answer yet, found {work.ticket!r}.")
             expected = (ticket.rows, self._shape.hidden)
-            if tuple(out.shape) != expected or str(out.dtype) != f"torch.{self._shape.dtype}":
+            if out.shape != expected or out.dtype is not self._dtype:
                 raise ValueError(
                     f"the answer must be {list(expected)} {self._shape.dtype}, found {list(out.shape)} {out.dtype}."
                 )
@@ -214,6 +216,7 @@ class TcpFFNPort(FFNPort):
         self._poll.register(self._wakes, select.POLLIN)
         # The listener's threads seat newcomers at any time; a choice must not change before it is taken.
         self._served = tuple(self._guests)
+        self._by_rank = {peer.rank: peer for peer in self._served}
         for peer in self._served:
             for sock in (peer.channel.sock, peer.data):
                 self._doors[sock.fileno()] = (peer, sock is peer.data)
@@ -221,20 +224,21 @@ class TcpFFNPort(FFNPort):
             peer.polled = select.POLLIN
 
     def _take(self, members: tuple[Ready, ...]) -> Work:
-        peers = {peer.rank: peer for peer in self._served}
         first = members[0]
         stage, code = first.stage, first.router
-        taken = tuple((peers[m.peer], seq_of(peers[m.peer]), peers[m.peer].rows[stage]) for m in members)
-        rows = sum(count for _, _, count in taken)
-        if len(taken) == 1:
-            buffer = taken[0][0].buffers[stage]
-            taken[0][0].lent.add(stage)
+        lead = self._by_rank[first.peer]
+        if len(members) == 1:
+            taken: tuple[tuple[Peer, int, int], ...] = ((lead, seq_of(lead), lead.rows[stage]),)
+            rows, buffer = lead.rows[stage], lead.buffers[stage]
+            lead.lent.add(stage)
         else:
-            buffer = self._gathered[stage]
+            peers = [self._by_rank[member.peer] for member in members]
+            taken = tuple((peer, seq_of(peer), peer.rows[stage]) for peer in peers)
+            rows, buffer = sum(count for _, _, count in taken), self._gathered[stage]
             self._copy_together(taken, stage, code)
         for peer, _, _ in taken:
             del peer.ready[stage]
-        step = taken[0][0].step
+        step = lead.step
         assert step is not None  # see Peer.advance: requests are only read within an announced step
         self._event = Event(Phase.COMPUTED, time.monotonic(), step.seq, first.layer, stage)
         ticket = Ticket(taken, rows)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from afd_connectors.channel import Channel
+from afd_connectors.channel import SEND_NOW, Channel
 from afd_connectors.deadline import Deadline
 from afd_connectors.errors import ConnectorError, DeadlineExceeded, FrameError, PeerLost
 from afd_connectors.transports import tcp_frame
@@ -45,9 +45,8 @@ class Line:
 
     def request(self, head: Head, rows: memoryview, logits: memoryview | None) -> None:
         """Sends one exchange; takes in answers while the FFN rank, busy answering, reads nothing."""
-        views = [memoryview(head.encode()), rows]
-        if logits is not None:
-            views.append(logits)
+        start = memoryview(head.encode())
+        views = [start, rows] if logits is None else [start, rows, logits]
         self._awaited[head.stage] = head
         rest = self._push(views)
         if rest:
@@ -55,7 +54,7 @@ class Line:
 
     def _push(self, views: list[memoryview]) -> list[memoryview]:
         try:
-            sent = self._data.sendmsg(views, (), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            sent = self._data.sendmsg(views, (), SEND_NOW)
         except BlockingIOError:
             return views
         except OSError as error:
@@ -145,6 +144,8 @@ class Line:
 
 def after(views: list[memoryview], count: int) -> list[memoryview]:
     """What is left of `views` after their first `count` bytes; empty when nothing is."""
+    if count == sum(map(len, views)):  # nearly always
+        return []
     for index, view in enumerate(views):
         if count < len(view):
             return [view[count:], *views[index + 1 :]]

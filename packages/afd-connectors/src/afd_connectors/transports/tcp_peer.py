@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Sequence
 
-from afd_connectors.channel import Channel
+from afd_connectors.channel import NO_WAIT, SEND_NOW, Channel
 from afd_connectors.checks import DTYPE_NAMES, step_problem
 from afd_connectors.errors import FrameError, PeerLost
 from afd_connectors.gather import Ready, Underway
@@ -79,7 +79,8 @@ class Peer:
 
     def interest(self) -> int:
         """The poll events of the data connection that can be used now."""
-        return (0 if self.blocked else select.POLLIN) | (select.POLLOUT if self._unsent else 0)
+        wanted = 0 if self._blocked_since is not None else select.POLLIN
+        return wanted | select.POLLOUT if self._unsent else wanted
 
     def blocked_s(self) -> float:
         """Seconds that the next request has waited for its announcement."""
@@ -160,7 +161,7 @@ class Peer:
         """Whether everything in `_rest` has been filled."""
         while self._rest:
             try:
-                count = self.data.recvmsg_into(self._rest, 0, socket.MSG_DONTWAIT)[0]
+                count = self.data.recvmsg_into(self._rest, 0, NO_WAIT)[0]
             except BlockingIOError:
                 return False
             except OSError as error:
@@ -186,7 +187,7 @@ class Peer:
         poll: select.poll | None = None
         while views:
             try:
-                sent = self.data.sendmsg(views, (), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                sent = self.data.sendmsg(views, (), SEND_NOW)
             except BlockingIOError:
                 if poll is None:
                     poll = select.poll()
@@ -202,7 +203,7 @@ class Peer:
     def push(self) -> None:
         """Goes on with an answer that did not leave at once."""
         try:
-            sent = self.data.send(self._unsent, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            sent = self.data.send(self._unsent, SEND_NOW)
         except BlockingIOError:
             return
         except OSError as error:
