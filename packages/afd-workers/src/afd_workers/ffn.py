@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from afd_workers import links, logs
@@ -52,7 +54,7 @@ class FFNRole(Native):
         connector = links.make_connector(
             self.vllm_config, config, links.Placement(dp_rank=0), self._stages, self.device.type
         )
-        self._loop = ServerLoop(connector.open_ffn(), self._compute, end_process)
+        self._loop = ServerLoop(connector.open_ffn(), self._compute, end_process, self._computing)
         self._loop.start()
         return CompilationTimes(language_model=0.0, encoder=0.0)
 
@@ -66,10 +68,17 @@ class FFNRole(Native):
         super().shutdown()
 
     def _compute(self, work: Work) -> Tensor:
-        """One stage on the rows of all peers, inside the context in which vLLM's MoE layer looks itself up."""
+        """One stage on the rows of all peers."""
+        return self._replay(work.layer, work.hidden)
+
+    @contextmanager
+    def _computing(self) -> Iterator[None]:
+        """What vLLM's MoE layers need around them, entered once by the loop's thread and not once per exchange.
+
+        Nothing in the forward context of a rank without attention and data parallelism depends on the rows.
+        """
         import torch
         from vllm.forward_context import set_forward_context
 
-        rows = work.hidden.shape[0]
-        with torch.inference_mode(), set_forward_context(None, self.vllm_config, num_tokens=rows):
-            return self._replay(work.layer, work.hidden)
+        with torch.inference_mode(), set_forward_context(None, self.vllm_config, num_tokens=1):
+            yield

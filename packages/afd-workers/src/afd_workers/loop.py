@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,12 +23,17 @@ class ServerLoop:
 
     compute: Work -> the stage's output, [rows, hidden]; called on the loop's thread only.
     on_death: called once, on that thread, with the error that ended the loop; never after ``stop``.
+    around: what the thread enters before it serves and leaves at its end.
     """
 
     def __init__(
-        self, port: FFNPort, compute: Callable[[Work], Tensor], on_death: Callable[[BaseException], None]
+        self,
+        port: FFNPort,
+        compute: Callable[[Work], Tensor],
+        on_death: Callable[[BaseException], None],
+        around: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        self._port, self._compute, self._on_death = port, compute, on_death
+        self._port, self._compute, self._on_death, self._around = port, compute, on_death, around
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="afd-ffn-loop", daemon=True)
 
@@ -45,10 +51,11 @@ class ServerLoop:
 
     def _run(self) -> None:
         try:
-            while not self._stopping.is_set():
-                work = self._port.recv(wait_s=_IDLE_CHECK_S)
-                if work is not None:
-                    self._port.send(work, self._compute(work))
+            with self._around():
+                while not self._stopping.is_set():
+                    work = self._port.recv(wait_s=_IDLE_CHECK_S)
+                    if work is not None:
+                        self._port.send(work, self._compute(work))
         except BaseException as error:  # whatever ended the loop must end the server: nobody else watches this thread
             if not self._stopping.is_set():
                 log.exception("AFD FFN server loop ended: %s", error)

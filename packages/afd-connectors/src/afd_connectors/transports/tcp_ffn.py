@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from afd_connectors.address import ffn_address
+from afd_connectors.awake import AWAKE_S, awake
 from afd_connectors.errors import ConnectorError, FrameError, PeerLost
 from afd_connectors.event import Event, Phase
 from afd_connectors.facts import Facts
@@ -62,6 +63,7 @@ class TcpFFNPort(FFNPort):
         self._served: tuple[Peer, ...] = ()
         self._by_rank: dict[int, Peer] = {}
         self._swept = time.monotonic()
+        self._awake_until = 0.0
         self._guests = Guests(layout, settings.timeout_s, self._seat, self._wake)
         self._register()
         address = ffn_address(settings, layout.rank, layout.num_ffn)
@@ -115,6 +117,7 @@ class TcpFFNPort(FFNPort):
                 self._lent[peer.rank].discard(work.stage)
                 start = stop
             del self._out[work.stage]
+            self._awake_until = time.monotonic() + AWAKE_S
             self._event = Event(Phase.ANSWERED, time.monotonic(), work.step.seq, work.layer, work.stage)
 
     def peers(self) -> tuple[PeerStatus, ...]:
@@ -169,7 +172,8 @@ class TcpFFNPort(FFNPort):
         """Waits for bytes and takes them in; drops peers that misbehave."""
         if self._guests.changed:
             self._register()
-        for fd, events in self._poll.poll(math.ceil(wait_s * 1000)):
+        soon = awake(lambda: self._poll.poll(0), self._awake_until)
+        for fd, events in soon or self._poll.poll(math.ceil(wait_s * 1000)):
             door = self._doors.get(fd)
             if door is None:
                 self._wakes.recv(4096)

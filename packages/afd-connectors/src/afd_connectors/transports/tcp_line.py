@@ -10,7 +10,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from afd_connectors.channel import SEND_NOW, Channel
+from afd_connectors.awake import AWAKE_S, awake
+from afd_connectors.channel import NO_WAIT, SEND_NOW, Channel
 from afd_connectors.deadline import Deadline
 from afd_connectors.errors import ConnectorError, DeadlineExceeded, FrameError, PeerLost
 from afd_connectors.transports import tcp_frame
@@ -109,7 +110,8 @@ class Line:
         deadline: Deadline | None = None
         while views:
             try:
-                count = self._data.recvmsg_into(views)[0]
+                soon = awake(lambda parts=views: self._try(parts), time.monotonic() + AWAKE_S)  # type: ignore[misc]
+                count = soon[0] if soon is not None else self._data.recvmsg_into(views)[0]
             except BlockingIOError:  # nothing for LOOK_S
                 deadline = deadline or Deadline(self._timeout_s - LOOK_S)
                 self._look(deadline, "sent no answer")
@@ -119,6 +121,13 @@ class Line:
             if not count:
                 raise PeerLost("it closed the connection, as a process that ends does")
             views, deadline = after(views, count), None
+
+    def _try(self, views: list[memoryview]) -> tuple[int] | None:
+        """(bytes that are here now,), None for nothing yet."""
+        try:
+            return (self._data.recvmsg_into(views, 0, NO_WAIT)[0],)
+        except BlockingIOError:
+            return None
 
     def _look(self, deadline: Deadline, lacking: str) -> None:
         """Between two parts of a wait: ends it when the peer is known to be gone or the time is up."""
