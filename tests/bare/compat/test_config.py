@@ -193,28 +193,6 @@ def test_devices(connector: str, async_dp: bool, devices: set[str]) -> None:
         config.check_device("tpu")
 
 
-def test_graph_facts_hold_what_changes_the_graph_and_no_more() -> None:
-    facts = Config.parse({"role": "ffn"}, {}).graph_facts()
-    assert facts == tuple(sorted(facts))
-    assert all(isinstance(item, str) for fact in facts for item in fact)
-    same: list[tuple[str, object]] = [
-        ("port", 5),
-        ("host", "h"),
-        ("timeout_s", 3),
-        ("secret", "s"),
-        ("rank", 0),
-    ]
-    for key, value in same:
-        assert Config.parse({"role": "ffn", key: value}, {}).graph_facts() == facts
-    other: list[tuple[str, object]] = [
-        ("role", "attention"), ("compute_gate_on_attention", True), ("connector", "tcp"),
-        ("num_ffn_ranks", 2),
-        ("num_attention_ranks", 2), ("async_dp", True), ("connector_extra_config", {"a": {"b": [1]}}),
-    ]  # fmt: skip
-    seen = {Config.parse({"role": "ffn", key: value}, {}).graph_facts() for key, value in other}
-    assert len(seen - {facts}) == len(other)
-
-
 @given(st.none() | JSON)
 def test_without_afd_there_is_nothing(additional: object) -> None:
     if isinstance(additional, dict) and "afd" in additional:
@@ -246,4 +224,3 @@ def test_frozen_mappings_equal_and_hash_by_content(extra: dict[str, object]) -> 
     backwards = dict(reversed(extra.items()))
     assert parse(extra) == parse(backwards)
     assert hash(parse(extra)) == hash(parse(backwards))
-    assert parse(extra).graph_facts() == parse(backwards).graph_facts()

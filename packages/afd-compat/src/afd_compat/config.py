@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Mapping
@@ -126,19 +125,6 @@ class Config:
         if self.async_dp and device != "npu":
             raise ValueError(f"{NAME}.async_dp needs device npu, but vLLM runs on {device}; set async_dp to false.")
 
-    def graph_facts(self) -> tuple[tuple[str, str], ...]:
-        """Everything that changes the compiled graph, as sorted (name, value) pairs."""
-        facts = {
-            "role": self.role,
-            "connector": self.connector,
-            "async_dp": str(self.async_dp),
-            "num_attention_ranks": str(self.num_attention_ranks),
-            "num_ffn_ranks": str(self.num_ffn_ranks),
-            "compute_gate_on_attention": str(self.compute_gate_on_attention),
-            "connector_extra_config": json.dumps(self.connector_extra_config, sort_keys=True, default=_plain),
-        }
-        return tuple(sorted(facts.items()))
-
     def _check_async(self) -> None:
         if self.async_dp and self.connector in SYNCHRONOUS:
             raise ValueError(
@@ -175,7 +161,3 @@ def _step_limit(env: Mapping[str, str]) -> float:
     if not limit > 0:
         raise ValueError(f"{STEP_LIMIT} must be a number of seconds above 0, but it is {given!r}; correct or unset it.")
     return limit
-
-
-def _plain(value: object) -> object:
-    return dict(value) if isinstance(value, Mapping) else repr(value)
