@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from afd_compat.declaration import Patch
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("afd.compat")
 
 
 class Installation:
