@@ -23,6 +23,7 @@ from afd_workers.launch.free import free_ports
 from tests.support.checkpoints import Checkpoint
 from tests.support.servers import OPTIONS, base, environment, plain, started, status, wait
 
+pytestmark = pytest.mark.timeout(600)  # starting servers takes a minute or two
 TOKENS = 32
 PROMPTS = [f"{'The split model answers. ' * n}{n}" for n in range(1, 9)]
 SESSION = "AFD_TEST_SESSION"

@@ -14,6 +14,7 @@ from afd_workers.launch.plan import Server
 from tests.support.checkpoints import Checkpoint
 from tests.support.servers import base, plain, roles, started, status, wait
 
+pytestmark = pytest.mark.timeout(600)  # starting servers takes a minute or two
 TOKENS = 32
 PROMPTS = [f"Prompt number {n} " * n for n in range(1, 6)]
 

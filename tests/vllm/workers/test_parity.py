@@ -12,6 +12,7 @@ from tests.support.prompts import prompts
 from tests.support.servers import OPTIONS, roles, section_of, started
 
 LAYERS = 4
+pytestmark = pytest.mark.timeout(600)  # starting servers takes a minute or two
 TOKENS = 48
 #: Small enough that the long prompts are prefilled in chunks; prefix caching is on by default for Qwen3-MoE.
 CHUNKED = {"max_num_batched_tokens": 64, "max_num_seqs": 16, "enable_chunked_prefill": True}
