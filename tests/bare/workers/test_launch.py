@@ -26,6 +26,23 @@ if behaviour == "fails":
     print("ValueError: Expected a wheel, found a nail: use a wheel.")
     print("RuntimeError: Engine core initialization failed. See root cause above.", flush=True)
     sys.exit(3)
+if behaviour == "quiet":
+    print("(APIServer pid=1) INFO 12:00 GET /health 200 OK", flush=True)
+    sys.exit(4)
+if behaviour == "endless":
+    print("ValueError: " + "x" * 200000)
+    sys.exit(5)
+if behaviour == "odd":
+    import socket
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        while True:
+            listener.accept()[0].sendall(b"SSH-2.0-nonsense\\n")
+if behaviour == "memory":
+    from multiprocessing import shared_memory
+    print("segment", shared_memory.SharedMemory(create=True, size=4096).name, flush=True)
+if behaviour == "loud":
+    for number in range(20000):
+        print("line", number, "of many", flush=False)
 if behaviour == "hangs":
     time.sleep(600)
 if behaviour in ("stubborn", "parent"):
@@ -94,7 +111,9 @@ def test_a_server_that_dies_later_ends_the_watch(tmp_path: Path) -> None:
     with Fleet((server(tmp_path, "good", "first"),), lambda _line: None) as fleet:
         fleet.wait_ready(20)
         os.kill(fleet.pids["first"], signal.SIGKILL)
-        with pytest.raises(LaunchError, match=r"Expected first to keep running, found it ended with exit code -9"):
+        with pytest.raises(
+            LaunchError, match=r"Expected first to keep running, found it was ended by SIGKILL \(often a lack"
+        ):
             fleet.watch()
 
 
@@ -146,8 +165,61 @@ def test_servers_end_when_their_launcher_is_killed(tmp_path: Path) -> None:
     assert until(lambda: gone(pid))
 
 
+@pytest.mark.parametrize(
+    ("behaviour", "told"),
+    [
+        ("quiet", r"ended with exit code 4: hello from quiet$"),
+        ("endless", r"ended with exit code 5: ValueError: x{900,1000}$"),
+    ],
+)
+def test_the_cause_is_never_routine_and_never_endless(tmp_path: Path, behaviour: str, told: str) -> None:
+    with (
+        Fleet((server(tmp_path, behaviour, "bad"),), lambda _line: None) as fleet,
+        pytest.raises(LaunchError, match=told),
+    ):
+        fleet.wait_ready(20)
+
+
+def test_something_else_on_the_port_is_not_ready(tmp_path: Path) -> None:
+    process = ServerProcess(server(tmp_path, "odd"), lambda _line: None)
+    time.sleep(0.5)
+    assert not process.is_ready()
+    process.terminate()
+    process.end(2.0)
+
+
+def test_a_proxy_in_the_environment_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with Fleet((server(tmp_path, "good"),), lambda _line: None) as fleet:
+        fleet.wait_ready(20)
+
+
+def test_shared_memory_of_a_killed_server_is_freed(tmp_path: Path) -> None:
+    lines: list[str] = []
+    process = ServerProcess(server(tmp_path, "memory"), lines.append)
+    assert until(process.is_ready)
+    segment = next(line.rsplit(" ", 1)[1] for line in lines if "segment" in line)
+    assert Path("/dev/shm", segment).exists()
+    os.kill(process.pid, signal.SIGKILL)
+    process.end(2.0)
+    assert not Path("/dev/shm", segment).exists()
+
+
+def test_a_server_goes_on_when_its_lines_can_no_longer_be_written(tmp_path: Path) -> None:
+    def broken(_line: str) -> None:
+        raise BrokenPipeError("the terminal went away")
+
+    process = ServerProcess(server(tmp_path, "loud"), broken)
+    assert until(process.is_ready)
+    process.terminate()
+    process.end(2.0)
+
+
 def test_free_ports_are_consecutive_and_free() -> None:
     first, *rest = free_ports(4)
     assert rest == [first + 1, first + 2, first + 3]
     assert is_free("127.0.0.1", first)
     assert not is_free("127.0.0.1", 70000)
+    assert not is_free("\u00fcx.invalid..", 8000)

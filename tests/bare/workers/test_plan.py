@@ -6,14 +6,16 @@ import argparse
 import json
 import re
 import socket
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from afd_workers.cli import main
-from afd_workers.commands import serve
+from afd_workers.commands.request import make_request, normal
 from afd_workers.launch import cores
+from afd_workers.launch.free import free_ports
 from afd_workers.launch.plan import Request, native, split
 from afd_workers.launch.topology import Topology
 
@@ -125,22 +127,76 @@ def options(**changes: object) -> argparse.Namespace:
         ({"additional_config": '{"afd": 3}'}, (), r'Expected an object under "afd" in --additional-config, found 3'),
         ({"additional_config": '{"afd": {"role": "ffn"}}'}, (), r'Expected no role under "afd", found one'),
         ({"additional_config": '{"afd": {"timeout": 3}}'}, (), r"timeout_s"),
-        ({"start_timeout": 0.0}, (), r"Expected --start-timeout above 0 seconds, found 0"),
-        ({"port": 70000}, (), r"Expected a free port for the API, found 127\.0\.0\.1:70000"),
+        (
+            {"additional_config": "[" * 50000},
+            (),
+            r"Expected a JSON object for --additional-config, found '\[\[.{70,90}'",
+        ),
+        ({"additional_config": '{"afd": {"rank": ' + "9" * 5000 + "}}"}, (), r"Expected a JSON object|no rank"),
+        ({"additional_config": '{"afd": {"connector": "nope"}}'}, (), r"connector 'nope' is not known"),
+        ({"additional_config": '{"afd": {"connector": "nccl-p2p"}}'}, (), r"needs device cuda"),
+        ({"additional_config": '{"afd": {"port": 65535}}', "topology": "1A2F"}, (), r"one port per FFN rank"),
+        ({"topology": "1A9999F"}, (), r"Expected at most 64 ranks on one host, found --topology 1A9999F"),
+        ({"model": " "}, (), r"Expected a model name or a checkpoint folder, found an empty name"),
+        ({"model": "/missing/model"}, (), r"folder with config.json at /missing/model, found no such folder"),
+        ({"model": __file__}, (), r"folder with config.json at .*test_plan.py, found a file"),
+        ({"model": "/"}, (), r"folder with config.json at /, found a folder without it"),
+        ({"port": 70000}, (), r"Expected --port from 1 to 65535, found 70000"),
+        ({"port": 8000, "host": "999.1.1.1"}, (), r"found 999\.1\.1\.1:8000 taken or not an address of this host"),
+        ({}, ("--model", "other"), r"hand on, found --model: name the model once"),
+        ({}, ("--uds=/tmp/x",), r"hand on, found --uds=/tmp/x: use --host and --port"),
+        ({}, ("-dp2",), r"hand on, found -dp2: write --topology"),
         ({}, ("other-model",), r"Expected options after the model, found 'other-model'"),
-        ({}, ("--data_parallel_size=2",), r"Expected the number of ranks in --topology, found --data_parallel_size=2"),
+        ({}, ("--data-parallel-size=2",), r"hand on, found --data-parallel-size=2: write --topology"),
     ],
 )
-def test_bad_requests_get_one_sentence(changes: dict[str, object], rest: tuple[str, ...], sentence: str) -> None:
+def test_bad_requests_get_one_sentence(
+    changes: dict[str, object], rest: tuple[str, ...], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("afd_workers.commands.request.on_cpu", lambda: True)
     with pytest.raises(ValueError, match=sentence) as caught:
-        serve.make_request(options(**changes), rest)
+        make_request(options(**changes), rest)
     assert str(caught.value).count("\n") == 0
 
 
-def test_a_taken_port_is_refused_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_taken_port_is_refused_before_anything_starts(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("afd_workers.commands.request.on_cpu", lambda: True)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert main(["serve", "m", "--port", str(taken.getsockname()[1])]) == 1
     assert "Expected a free port for the API" in capsys.readouterr().err
+
+
+def test_a_secret_travels_in_the_environment_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("afd_workers.commands.request.on_cpu", lambda: True)
+    wanted = options(additional_config='{"afd": {"secret": "hush", "timeout_s": 5}}', port=free_ports(1)[0])
+    made = make_request(wanted, ())
+    for server in split(made, {}, cpu=True):
+        assert "hush" not in " ".join(server.command)
+        assert server.env["AFD_SECRET"] == "hush"
+    assert "hush" not in repr(made)
+
+
+def test_both_spellings_of_an_option_are_one() -> None:
+    assert normal("--ssl_certfile=a_b") == "--ssl-certfile=a_b"
+    assert normal("--hf_overrides.rope_theta") == "--hf-overrides.rope_theta"
+    assert normal("my_model") == "my_model"
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "soon"])
+@pytest.mark.parametrize("command", [["serve", "m"], ["demo"]])
+def test_a_start_timeout_must_be_a_time(command: list[str], seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([*command, "--start-timeout", seconds])
+    assert f"expected a number of seconds above 0, found '{seconds}'" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_wheel_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wheel = tmp_path / "vllm.whl"
+    wheel.write_text("no zip")
+    assert main(["patches", "--against", str(wheel)]) == 1
+    assert f"{wheel} is no zip archive; pass a wheel or a folder" in capsys.readouterr().err
 
 
 def test_unknown_arguments_of_other_commands_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,7 +82,7 @@ class Config:
             rank=section.whole("rank", 0, 0, MAX_RANKS - 1),
             connector=CONNECTOR_SPELLINGS.get(connector, connector),
             async_dp=section.flag("async_dp", False),
-            host=section.text("host", "127.0.0.1"),
+            host=section.host("host", "127.0.0.1"),
             port=section.whole("port", 1239, 1, 65535),
             num_attention_ranks=section.whole("num_attention_ranks", 1, 1, MAX_RANKS),
             num_ffn_ranks=section.whole("num_ffn_ranks", 1, 1, MAX_RANKS),
@@ -91,7 +91,7 @@ class Config:
             timeout_s=section.seconds("timeout_s", 10.0),
             recovery_timeout_s=section.seconds("recovery_timeout_s", 240.0),
             join_timeout_s=section.seconds("join_timeout_s", 120.0),
-            secret=section.text("secret", "") if section.has("secret") else env.get(SECRET) or None,
+            secret=_secret(section, env),
         )
         config._check_async()
         config._check_step_limit(env)
@@ -150,6 +150,16 @@ def is_configured(additional_config: object) -> bool:
     if isinstance(additional_config, str):
         return '"afd"' in additional_config
     return getattr(additional_config, "afd", None) is not None
+
+
+def _secret(section: Section, env: Mapping[str, str]) -> str | None:
+    """The section's secret or else the environment's, held to the same rule: a stray newline would never match."""
+    if section.has("secret"):
+        return section.text("secret", "")
+    given = env.get(SECRET, "")
+    if given and given.split() != [given]:
+        raise ValueError(f"{SECRET} must be a string without spaces or line ends, but it has some; remove them.")
+    return given or None
 
 
 def _step_limit(env: Mapping[str, str]) -> float:

@@ -52,6 +52,15 @@ class Section:
             raise self.wrong(key, "a string that is not empty and has no spaces", "write it in quotes")
         return value
 
+    def host(self, key: str, default: str) -> str:
+        """A host name or address; ``idna`` is what sockets put it through."""
+        value = self.text(key, default)
+        try:
+            value.encode("idna")
+        except UnicodeError:
+            raise self.wrong(key, "a host name or address", "correct it") from None
+        return value
+
     def choice(self, key: str, options: Sequence[str]) -> str:
         """One of `options`; the key has no default."""
         expected = " or ".join(repr(option) for option in options)
@@ -88,7 +97,10 @@ class Section:
         value = self._given.get(key, {})
         if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
             raise self.wrong(key, "an object with string keys", "pass an object or leave it out")
-        return FrozenMapping(value)
+        try:
+            return FrozenMapping(value)
+        except RecursionError:
+            raise self.wrong(key, "an object nested a few levels deep", "flatten it") from None
 
     def wrong(self, key: str, expected: str, remedy: str) -> ValueError:
         """The sentence for a value that is not what `expected` says."""
@@ -107,7 +119,10 @@ MAX_SECONDS = 10 * 365 * 24 * 3600.0  # ten years: more is infinity or a slip, a
 
 def _show(value: object) -> str:
     """A short form of `value` on one line."""
-    return reprlib.repr(value).replace("\n", " ")
+    try:
+        return reprlib.repr(value).replace("\n", " ")
+    except ValueError:  # a number of thousands of digits, which Python does not print
+        return f"a {type(value).__name__} too large to show"
 
 
 def _kind(value: object) -> str:

@@ -43,6 +43,8 @@ def open_tree(where: Path) -> Tree:
     if where.suffix == ".whl" and where.is_file():
         import zipfile
 
+        if not zipfile.is_zipfile(where):
+            raise ValueError(f"A vLLM wheel was expected, but {where} is no zip archive; pass a wheel or a folder.")
         tree = Tree(zipfile.Path(where))
     else:
         tree = Tree(where.parent if (where / "_version.py").is_file() else where)

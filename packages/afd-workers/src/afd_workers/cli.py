@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections.abc import Sequence
 
 from afd_workers.commands import demo, patches, serve
+from afd_workers.commands.request import normal
 from afd_workers.launch.fleet import LaunchError
 
 COMMANDS = (serve, demo, patches)
@@ -20,7 +22,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command in COMMANDS:
         command.add(commands)
-    options, rest = parser.parse_known_args(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show a character still gets the sentence
+    given = [normal(argument) for argument in (sys.argv[1:] if arguments is None else arguments)]
+    options, rest = parser.parse_known_args(given)
     if rest and not options.takes_rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:

@@ -12,7 +12,8 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from afd_workers.commands.serve import on_cpu, stop_on_signals, write
+from afd_workers.commands.request import duration, on_cpu
+from afd_workers.commands.serve import stop_on_signals, write
 from afd_workers.demo.client import Client
 from afd_workers.demo.comparison import Comparison, compare
 from afd_workers.launch.fleet import Fleet, LaunchError
@@ -36,7 +37,7 @@ def add(parsers: Parsers) -> None:
     parser = parsers.add_parser("demo", help="compare native and split serving of a small model", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON object for machines")
     parser.add_argument("--tokens", type=int, default=64, help="tokens per completion (default: %(default)s)")
-    parser.add_argument("--start-timeout", type=float, default=600.0, metavar="S",
+    parser.add_argument("--start-timeout", type=duration, default=600.0, metavar="S",
                         help="seconds until every server must be ready (default: %(default)g)")  # fmt: skip
     parser.set_defaults(run=run, takes_rest=False)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import NoReturn
 
-from afd_workers.launch.guard import adopt_orphans
 from afd_workers.launch.plan import Server
 from afd_workers.launch.process import ServerProcess
 
@@ -31,7 +31,6 @@ class Fleet:
         self._running: list[ServerProcess] = []
 
     def __enter__(self) -> Fleet:
-        adopt_orphans()
         try:
             for server in self._servers:
                 self._running.append(ServerProcess(server, self._write))
@@ -93,6 +92,13 @@ class Fleet:
             code = process.exit_code()
             if code is not None:
                 raise LaunchError(
-                    f"Expected {process.server.name} to keep running, found it ended with exit code {code}: "
-                    f"{process.cause()}"
+                    f"Expected {process.server.name} to keep running, found it {_ended(code)}: {process.cause()}"
                 )
+
+
+def _ended(code: int) -> str:
+    """An exit code in words."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    name = signal.Signals(-code).name
+    return f"was ended by {name}" + (" (often a lack of memory)" if name == "SIGKILL" else "")

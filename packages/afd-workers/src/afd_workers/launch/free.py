@@ -30,7 +30,7 @@ def _bind(held: contextlib.ExitStack, port: int, host: str = "127.0.0.1") -> int
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         server.bind((host, port))
-    except (OSError, OverflowError):
+    except (OSError, OverflowError, TypeError, ValueError):  # the last two for what is no host name at all
         return None
     bound: int = server.getsockname()[1]
     return bound

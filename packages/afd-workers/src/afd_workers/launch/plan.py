@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from afd_compat.config import SECRET
 from afd_workers.launch import cores
 from afd_workers.launch.free import free_ports
 from afd_workers.launch.topology import Topology
@@ -30,7 +31,10 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a user asked for. options: vLLM's own, given to every server. section: the user's part of "afd"."""
+    """What a user asked for. options: vLLM's own, given to every server. section: the user's part of "afd".
+
+    secret: handed on in the environment, since vLLM logs its arguments and every user of a host can list them.
+    """
 
     model: str
     topology: Topology
@@ -39,11 +43,13 @@ class Request:
     options: tuple[str, ...] = ()
     section: Mapping[str, object] = field(default_factory=dict)
     additional: Mapping[str, object] = field(default_factory=dict)
+    secret: str | None = field(default=None, repr=False)
 
 
 def split(request: Request, env: Mapping[str, str], *, cpu: bool) -> tuple[Server, ...]:
     """Servers for both roles: one for all attention ranks (data parallel), one for each FFN rank."""
     topology = request.topology
+    env = env if request.secret is None else {**env, SECRET: request.secret}
     shares = cores.blocks(topology.attention + topology.ffn)
     section = {
         "host": LOOPBACK,

