@@ -84,6 +84,12 @@ def until(condition: object, timeout_s: float = 10.0) -> bool:
     return True
 
 
+def said(lines: list[str], word: str) -> str:
+    """The last word of the line with ``word``, which may arrive a little later than what it tells of."""
+    assert until(lambda: any(word in line for line in lines))
+    return next(line.rsplit(" ", 1)[1] for line in lines if word in line)
+
+
 def test_ready_servers_are_named_with_their_addresses_and_stopped(tmp_path: Path) -> None:
     lines: list[str] = []
     servers = (server(tmp_path, "good", "one"), server(tmp_path, "good", "two"))
@@ -132,7 +138,7 @@ def test_stopping_leaves_no_process_of_a_server_behind(tmp_path: Path, behaviour
     lines: list[str] = []
     process = ServerProcess(server(tmp_path, behaviour), lines.append)
     assert until(process.is_ready)
-    child = next(int(line.rsplit(" ", 1)[1]) for line in lines if "child" in line)
+    child = int(said(lines, "child"))
     process.terminate()
     process.end(1.0)
     assert gone(process.pid)
@@ -200,7 +206,7 @@ def test_shared_memory_of_a_killed_server_is_freed(tmp_path: Path) -> None:
     lines: list[str] = []
     process = ServerProcess(server(tmp_path, "memory"), lines.append)
     assert until(process.is_ready)
-    segment = next(line.rsplit(" ", 1)[1] for line in lines if "segment" in line)
+    segment = said(lines, "segment")
     assert Path("/dev/shm", segment).exists()
     os.kill(process.pid, signal.SIGKILL)
     process.end(2.0)
