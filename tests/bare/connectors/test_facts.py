@@ -88,3 +88,33 @@ def test_no_field_value_breaks_the_reader(name: str, value: object) -> None:
     except ConnectorError as error:
         said = str(error)
     assert len(said) < 300
+
+
+def test_values_of_a_stranger_are_short_and_on_one_line() -> None:
+    for mine, theirs in (("digest", "x" * 50_000), ("digest", "a\nFORGED " * 900), ("\ud800", "\u2028\x1b[31m")):
+        sentence = disagreement(replace(FACTS, model_digest=mine), replace(FACTS, model_digest=theirs), 0, 0)
+        assert sentence is not None
+        assert len(sentence) < 300
+        assert sentence.isprintable()
+
+
+def test_long_values_show_where_they_differ() -> None:
+    sizes = tuple(range(8, 520, 8))
+    mine, theirs = replace(FACTS, graph_sizes=sizes), replace(FACTS, graph_sizes=(*sizes[:-1], 777))
+    sentence = disagreement(mine, theirs, 0, 0) or ""
+    assert "504, 512), FFN has ..." in sentence
+    assert "504, 777); start both" in sentence
+
+
+def test_the_sentence_about_two_models() -> None:
+    ours, theirs = replace(FACTS, model_digest="0123456789abcdef"), replace(FACTS, model_digest="fedcba9876543210")
+    assert (disagreement(ours, theirs, 0, 0) or "").startswith(
+        "attention rank 0 and FFN rank 0 disagree on model_digest: "
+        "attention has '0123456789abcdef', FFN has 'fedcba9876543210'; "
+    )
+
+
+def test_a_protocol_of_many_digits_is_cut() -> None:
+    with pytest.raises(HandshakeRefused) as refused:
+        Facts.from_wire({"protocol": 10**4000})
+    assert len(str(refused.value)) < 200

@@ -123,3 +123,10 @@ def test_no_address_option_breaks_the_parser(listed: object) -> None:
     except ValueError as error:
         said = str(error)
     assert "found" in said
+
+
+def test_a_secret_that_cannot_be_encoded_is_refused_unseen() -> None:
+    with pytest.raises(ValueError, match="secret must be UTF-8 text") as raised:
+        Settings(secret="hush\udcff")
+    assert "hush" not in str(raised.value)
+    assert raised.value.__cause__ is None

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
+import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from afd_connectors import Deadline, Mode, Shape, Step, control, resolve
+from afd_connectors import ConnectorError, Deadline, DeadlineExceeded, Mode, Shape, Step, control, resolve
 from afd_connectors.address import ffn_address
 from afd_connectors.control import Kind
 from afd_connectors.dial import Dialled, dial
-from afd_connectors.handshake import Identity
+from afd_connectors.handshake import Identity, hello_of, recv_message, send_message
 from afd_connectors.layout import Layout
 from afd_connectors.testing import Group
 from afd_connectors.testing.group import within
@@ -208,16 +210,12 @@ def test_silent_peer_in_mid_step_is_freed(group: Group, caplog: pytest.LogCaptur
 
 
 def test_attach_needs_the_token(group: Group) -> None:
-    from afd_connectors.handshake import send_message
-
     with call(group) as stranger:
         send_message(stranger, {"say": "attach", "token": "0" * 32, "proof": "0" * 64}, Deadline(2))
         assert is_dropped(stranger)
 
 
 def test_address_in_use(group: Group) -> None:
-    from afd_connectors import ConnectorError
-
     with pytest.raises(ConnectorError, match=r"FFN rank 0 cannot listen at 127.0.0.1:\d+: .*choose another"):
         group.build("ffn").open_ffn()
 
@@ -262,3 +260,32 @@ def test_large_exchanges_in_both_stages_do_not_lock_up() -> None:
 def test_options_are_checked(extra: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         resolve("tcp", "cpu").check_options(extra)
+
+
+def test_attention_waits_on_past_an_answer_that_cannot_be_encoded() -> None:
+    """A stranger at the FFN rank's address whose nonce is half a surrogate pair is garbage like any other."""
+    calls: list[int] = []
+
+    def impostor(listening: socket.socket) -> None:
+        while True:
+            try:
+                sock, _ = listening.accept()
+            except OSError:
+                return
+            with sock, contextlib.suppress(ConnectorError):
+                recv_message(sock, Deadline(2))
+                hello = hello_of(Identity(Layout("ffn", 0, 1, 1), group.facts, None), "\ud800")
+                send_message(sock, hello, Deadline(2))
+            calls.append(1)
+
+    with Group(resolve("tcp", "cpu"), Shape(16, 8, "bfloat16", 3)) as group:
+        group.limits(join_timeout_s=1.5)
+        with socket.create_server(("127.0.0.1", group.settings.port)) as listening:
+            thread = threading.Thread(target=impostor, args=(listening,), daemon=True)
+            thread.start()
+            with pytest.raises(DeadlineExceeded, match="needs a string 'nonce', found") as raised:
+                group.open_attention()
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join(5)
+    assert len(calls) > 1
+    assert str(raised.value).isprintable()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from afd_connectors.errors import one_line
 from afd_connectors.settings import Settings
 
 Address = tuple[str, int]
@@ -11,9 +12,16 @@ OPTION = "ffn_addresses"
 def shown(address: object) -> str:
     """host:port of a socket address, with brackets around IPv6."""
     if not isinstance(address, tuple) or len(address) < 2:
-        return str(address)
-    host, port = address[0], address[1]
-    return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+        return one_line(str(address))
+    host, port = one_line(str(address[0])), address[1]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def fault(error: OSError | UnicodeError) -> str:
+    """Why an address cannot be used; UnicodeError is what a host that is no possible name raises."""
+    if isinstance(error, UnicodeError):
+        return "its host is not a possible host name"
+    return error.strerror or str(error)
 
 
 def ffn_address(settings: Settings, rank: int, num_ffn: int) -> Address:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from afd_connectors.errors import quoted
 from afd_connectors.facts import Facts
+
+MOST = 80  # characters of a value: a peer chooses it
+_BEFORE = 20
 
 
 def disagreement(attention: Facts, ffn: Facts, attention_rank: int, ffn_rank: int) -> str | None:
@@ -10,12 +14,25 @@ def disagreement(attention: Facts, ffn: Facts, attention_rank: int, ffn_rank: in
     found = attention.difference(ffn)
     if found is None:
         return None
-    name, ours, theirs = found
+    name, *values = found
+    ours, theirs = _side_by_side(*values)
     return (
         f"attention rank {attention_rank} and FFN rank {ffn_rank} disagree on {name}: "
-        f"attention has {ours!r}, FFN has {theirs!r}; "
+        f"attention has {ours}, FFN has {theirs}; "
         f"start both roles with the same model, settings and versions."
     )
+
+
+def _side_by_side(ours: object, theirs: object) -> tuple[str, str]:
+    """Both values as text; of long ones the part where they begin to differ."""
+    first, second = quoted(ours, MOST), quoted(theirs, MOST)
+    if first != second:
+        return first, second
+    whole = repr(ours), repr(theirs)
+    alike = next((at for at, (a, b) in enumerate(zip(*whole, strict=False)) if a != b), min(map(len, whole)))
+    start = max(0, alike - _BEFORE)
+    first, second = (f"...{text[start : start + MOST - 6]}" for text in whole)
+    return first, second
 
 
 def one_sided_secret(attention_has: bool, ffn_has: bool, attention_rank: int, ffn_rank: int) -> str | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass
 
-from afd_connectors.address import Address, shown
+from afd_connectors.address import Address, fault, shown
 from afd_connectors.deadline import Deadline
-from afd_connectors.errors import ConnectorError, FrameError
+from afd_connectors.errors import ConnectorError, FrameError, quoted
 from afd_connectors.handshake import HELLO_S, Identity, greet_ffn, recv_message, send_message
 
 
@@ -34,7 +34,7 @@ def dial(address: Address, me: Identity, peer: int, deadline: Deadline) -> Diall
         send_message(data, {"say": "attach", "token": session.token, "proof": session.proof}, limit)
         ready = recv_message(data, limit)
         if ready.get("say") != "ready":
-            raise FrameError(f"a data connection is answered with 'ready', found {repr(ready.get('say'))[:60]}.")
+            raise FrameError(f"a data connection is answered with 'ready', found {quoted(ready.get('say'))}.")
         control.settimeout(None)
         data.settimeout(None)
         return Dialled(control, data)
@@ -48,11 +48,16 @@ def dial(address: Address, me: Identity, peer: int, deadline: Deadline) -> Diall
 def _connect(address: Address, deadline: Deadline) -> socket.socket:
     try:
         sock = socket.create_connection(address, timeout=max(deadline.remaining(), 0.001))
-    except OSError as error:
-        raise ConnectorError(f"{shown(address)} does not answer: {error.strerror or error}") from error
-    # A local port that nobody listens on can be given to the caller itself, which then talks to itself.
-    if sock.getsockname() == sock.getpeername():
+    except (OSError, UnicodeError) as error:
+        raise ConnectorError(f"{shown(address)} does not answer: {fault(error)}") from error
+    try:
+        # A local port that nobody listens on can be given to the caller itself, which then talks to itself.
+        alone = sock.getsockname() == sock.getpeername()
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except OSError as error:  # reset at once
+        sock.close()
+        raise ConnectorError(f"{shown(address)} does not answer: {fault(error)}") from error
+    if alone:
         sock.close()
         raise ConnectorError(f"{shown(address)} does not answer: nothing listens there")
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+MOST = 500  # characters of a sentence that another process wrote
+
 if TYPE_CHECKING:
     from afd_connectors.event import Event
     from afd_connectors.layout import Role
@@ -80,6 +82,23 @@ class HandshakeRefused(ConnectorError):
 
 class FrameError(ConnectorError):
     """Bytes arrived that are not what the protocol allows at this point."""
+
+
+def quoted(value: object, most: int = 60) -> str:
+    """A value that another process chose, quoted on one line of at most `most` characters."""
+    try:
+        return _cut(repr(value), most)
+    except RecursionError:  # JSON that could just be read nests deeper than what can be shown of it
+        return f"a deeply nested {type(value).__name__}"
+
+
+def one_line(text: str, most: int = MOST) -> str:
+    """A sentence that another process wrote: escaped, so that it forges no log line, and cut to `most`."""
+    return _cut("".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: most + 1]), most)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def spoken(role: Role) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Literal
 
-from afd_connectors.errors import FrameError, HandshakeRefused
+from afd_connectors.errors import FrameError, HandshakeRefused, quoted
 from afd_connectors.layout import Role
 
 PROTOCOL = 1
@@ -56,7 +56,7 @@ class Facts:
             raise FrameError(f"facts must be a mapping, found {type(wire).__name__}.")
         protocol = wire.get("protocol")
         if _is_int(protocol) and protocol != PROTOCOL:
-            raise HandshakeRefused(f"the sides disagree on protocol: {PROTOCOL} here, {protocol} there.")
+            raise HandshakeRefused(f"the sides disagree on protocol: {PROTOCOL} here, {quoted(protocol)} there.")
         values = {}
         for name in _ORDER:
             values[name] = _checked(name, wire.get(name))
@@ -76,19 +76,15 @@ def _checked(name: str, value: object) -> Value:
     if name == "gate":
         if value in _GATES:
             return str(value)
-        raise FrameError(f"fact 'gate' must be 'attention' or 'ffn', found {_shown(value)}.")
+        raise FrameError(f"fact 'gate' must be 'attention' or 'ffn', found {quoted(value)}.")
     if name == "graph_sizes":
         if isinstance(value, list) and all(_is_int(size) for size in value):
             return tuple(value)
-        raise FrameError(f"fact 'graph_sizes' must be a list of whole numbers, found {_shown(value)}.")
+        raise FrameError(f"fact 'graph_sizes' must be a list of whole numbers, found {quoted(value)}.")
     if name in _STRINGS:
         if isinstance(value, str):
             return value
-        raise FrameError(f"fact {name!r} must be a string, found {_shown(value)}.")
+        raise FrameError(f"fact {name!r} must be a string, found {quoted(value)}.")
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    raise FrameError(f"fact {name!r} must be a whole number, found {_shown(value)}.")
-
-
-def _shown(value: object) -> str:
-    return repr(value)[:60]  # a peer chooses this text, so a log line must not grow with it
+    raise FrameError(f"fact {name!r} must be a whole number, found {quoted(value)}.")

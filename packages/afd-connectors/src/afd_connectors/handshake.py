@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 
 from afd_connectors.agreement import disagreement, one_sided_secret, wrong_secret
 from afd_connectors.deadline import Deadline
-from afd_connectors.errors import ConnectorError, FrameError, HandshakeRefused
+from afd_connectors.errors import ConnectorError, FrameError, HandshakeRefused, one_line, quoted
 from afd_connectors.facts import Facts
 from afd_connectors.layout import Layout, Role
 
 HELLO_S = 3.0
 MAX_MESSAGE = 64 * 1024
+_MOST_TEXT = 2048
+_MOST_NUMBER = 2**32
 _MAGIC = b"AFDH"
 _HEAD = struct.Struct("<4sI")
 Message = Mapping[str, object]
@@ -82,18 +84,26 @@ def _exactly(sock: socket.socket, count: int, deadline: Deadline) -> bytes:
 
 
 def text(message: Message, key: str) -> str:
-    """A string of a message; FrameError when it is missing or something else."""
+    """A string of a message; FrameError when it is missing, something else, or cannot be encoded."""
     value = message.get(key)
-    if not isinstance(value, str) or len(value) > 2048:
-        raise FrameError(f"a handshake message needs a string {key!r}, found {repr(value)[:60]}.")
+    if not isinstance(value, str) or len(value) > _MOST_TEXT or not _encodes(value):
+        raise FrameError(f"a handshake message needs a string {key!r}, found {quoted(value)}.")
     return value
 
 
+def _encodes(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # JSON can spell half of a surrogate pair, which is no character
+        return False
+    return True
+
+
 def number(message: Message, key: str) -> int:
-    """A whole number of a message; FrameError when it is missing or something else."""
+    """A whole number of a message; FrameError when it is missing, something else, or beyond all ranks."""
     value = message.get(key)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise FrameError(f"a handshake message needs a whole number {key!r}, found {repr(value)[:60]}.")
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > _MOST_NUMBER:
+        raise FrameError(f"a handshake message needs a whole number {key!r}, found {quoted(value)}.")
     return value
 
 
@@ -141,7 +151,7 @@ def greet_ffn(sock: socket.socket, me: Identity, peer: int, deadline: Deadline) 
     send_message(sock, {"say": "proof", "proof": proof}, deadline)
     verdict = recv_message(sock, deadline)
     if verdict.get("accepted") is not True:
-        refused = HandshakeRefused(text(verdict, "reason"))
+        refused = HandshakeRefused(one_line(text(verdict, "reason")))
         refused.final = verdict.get("final") is not False
         raise refused
     return Session(peer, token, proof_of(me.secret, "data", nonce, theirs, token))
@@ -161,7 +171,7 @@ def answer_attention(
     if reason is None and rank not in me.layout.peers:
         reason = f"FFN rank {me.layout.rank} serves attention ranks {list(me.layout.peers)}, found rank {rank}."
     if reason is None and reply.get("say") == "refuse":
-        reason = text(reply, "reason")
+        reason = one_line(text(reply, "reason"))
     if reason is None:
         expected = proof_of(me.secret, "attention", theirs, nonce, token)
         if not hmac.compare_digest(expected.encode(), text(reply, "proof").encode()):
@@ -171,7 +181,7 @@ def answer_attention(
 
 def _hello(message: Message, role: Role) -> Message:
     if message.get("say") != "hello" or message.get("role") != role:
-        raise FrameError(f"a handshake begins with the hello of role {role}, found {repr(message.get('say'))[:60]}.")
+        raise FrameError(f"a handshake begins with the hello of role {role}, found {quoted(message.get('say'))}.")
     return message
 
 

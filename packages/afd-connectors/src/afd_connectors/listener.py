@@ -8,12 +8,13 @@ import logging
 import selectors
 import socket
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from afd_connectors.address import Address, shown
+from afd_connectors.address import Address, fault, shown
 from afd_connectors.deadline import Deadline
-from afd_connectors.errors import ConnectorError, FrameError
+from afd_connectors.errors import ConnectorError, FrameError, one_line
 from afd_connectors.handshake import (
     HELLO_S,
     Identity,
@@ -27,6 +28,8 @@ from afd_connectors.handshake import (
 
 log = logging.getLogger("afd.connectors")
 MAX_GREETINGS = 64
+PAUSE_S = 0.5
+COMPLAIN_EVERY_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,7 @@ class Listener:
         self._greeting: dict[socket.socket, threading.Thread] = {}
         self._lock = threading.Lock()
         self._closed = False
+        self._complain_at = 0.0
         self._who = f"FFN rank {identity.layout.rank}"
         self._socket = self._listen(address)
         self._waker, self._wakes = socket.socketpair()
@@ -95,9 +99,9 @@ class Listener:
         try:
             family = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0][0]
             sock = socket.create_server(address, family=family, backlog=128)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             raise ConnectorError(
-                f"{self._who} cannot listen at {shown(address)}: {error.strerror or error}; "
+                f"{self._who} cannot listen at {shown(address)}: {fault(error)}; "
                 "choose another host or port, or stop the process that holds it."
             ) from error
         sock.setblocking(False)
@@ -119,16 +123,33 @@ class Listener:
     def _accept_one(self) -> None:
         try:
             sock, peer = self._socket.accept()
-        except OSError as error:  # the caller hung up first, or descriptors ran out: neither may end the server
-            log.warning("%s could not accept a connection: %s", self._who, error.strerror or error)
+        except (BlockingIOError, ConnectionAbortedError):  # the caller hung up first
+            return
+        except OSError as error:  # such as no descriptors left; the caller still waits, so at once it fails again
+            self._pause(error.strerror or str(error))
             return
         thread = threading.Thread(target=self._greet, args=(sock, shown(peer)), name="afd-greeting", daemon=True)
         with self._lock:
             if self._closed or len(self._greeting) >= MAX_GREETINGS:
                 _hang_up(sock)
                 return
-            self._greeting[sock] = thread
-            thread.start()  # inside the lock, so that close never joins a thread that has not begun
+            try:
+                thread.start()  # inside the lock, so that close never joins a thread that has not begun
+                self._greeting[sock] = thread
+                return
+            except RuntimeError as error:  # no more threads
+                _hang_up(sock)
+                found = str(error)
+        self._pause(found)
+
+    def _pause(self, found: str) -> None:
+        """Waits until the process may have freed what it lacks, or close is called; complains now and then."""
+        if time.monotonic() >= self._complain_at:
+            self._complain_at = time.monotonic() + COMPLAIN_EVERY_S
+            log.warning("%s could not accept a connection: %s; it keeps trying", self._who, found)
+        self._wakes.settimeout(PAUSE_S)
+        with contextlib.suppress(TimeoutError):
+            self._wakes.recv(1)  # nothing is ever sent: it ends early only by close
 
     def _forget_late(self) -> None:
         with self._lock:
@@ -150,6 +171,9 @@ class Listener:
         except ConnectorError as error:
             if not self._closed:
                 log.warning("%s dropped a connection from %s: %s", self._who, address, error)
+        except Exception as error:  # noqa: BLE001  # whatever one stranger causes, it costs only its connection
+            found = f"{type(error).__name__}: {one_line(str(error))}"
+            log.error("%s dropped a connection from %s: unexpected %s", self._who, address, found)
         finally:
             with self._lock:
                 self._greeting.pop(sock, None)

@@ -38,3 +38,7 @@ class Settings:
                 raise ValueError(f"{name} must be greater than 0 seconds, found {value!r}.")
         if self.secret == "":
             raise ValueError("secret must not be empty; leave it out to run without one.")
+        try:
+            (self.secret or "").encode()
+        except UnicodeEncodeError:  # what an environment variable with other bytes becomes; shown nowhere
+            raise ValueError("secret must be UTF-8 text, found bytes that are not; choose another one.") from None
