@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -64,11 +65,18 @@ class Engine:
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"requests": requests, "tokens": tokens}) + "\n")
         self._process.stdin.flush()
-        for line in self._process.stdout:
-            if line.startswith("{"):
-                figures: dict[str, float] = json.loads(line)
-                return figures
-        raise RuntimeError(f"Expected figures from the engine, found that it ended: {self._log.read_text()[-2000:]}")
+        limit = threading.Timer(START_S, self._process.kill)  # a killed engine ends the reading below
+        limit.start()
+        try:
+            for line in self._process.stdout:
+                if line.startswith("{"):
+                    figures: dict[str, float] = json.loads(line)
+                    return figures
+        finally:
+            limit.cancel()
+        raise RuntimeError(
+            f"Expected figures from the engine within {START_S:g} s, found its end: {self._log.read_text()[-2000:]}"
+        )
 
     def close(self) -> None:
         """Ends the child."""
