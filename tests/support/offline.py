@@ -21,7 +21,10 @@ ENV = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": "1", "HF_HUB_OF
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one engine produced. tokens, cached: per batch and prompt; cached counts prompt tokens from the cache."""
+    """What one engine produced. tokens, cached: per batch and prompt; cached counts prompt tokens from the cache.
+
+    worker, model: class names, empty for an engine whose workers are processes. figures: the first worker's.
+    """
 
     tokens: list[Batch]
     cached: list[list[int]]
@@ -79,21 +82,22 @@ def main(result: Path) -> None:
 
     job = json.load(sys.stdin)
     llm = LLM(**{"enforce_eager": True, "dtype": "bfloat16", "kv_cache_memory_bytes": 64 << 20, **job["options"]})
-    sampling = SamplingParams(temperature=0, max_tokens=job["tokens"], ignore_eos=True, detokenize=False)
+    count = job["tokens"]  # as the HTTP client asks: min_tokens bars the end token, where ignore_eos goes on after it
+    sampling = SamplingParams(temperature=0, min_tokens=count, max_tokens=count, ignore_eos=True, detokenize=False)
     outputs = [
         llm.generate([TokensPrompt(prompt_token_ids=ids) for ids in batch], sampling, use_tqdm=False)
         for batch in job["batches"]
     ]
-    worker = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
+    driver = getattr(llm.llm_engine.engine_core.engine_core.model_executor, "driver_worker", None)
+    worker = None if driver is None else driver.worker
     config = llm.llm_engine.vllm_config
-    split = hasattr(worker, "exchange_figures")
     outcome = {
         "tokens": [[list(output.outputs[0].token_ids) for output in batch] for batch in outputs],
         "cached": [[output.num_cached_tokens or 0 for output in batch] for batch in outputs],
-        "worker": f"{type(worker).__module__}.{type(worker).__qualname__}",
+        "worker": "" if worker is None else f"{type(worker).__module__}.{type(worker).__qualname__}",
         "scheduler": str(config.scheduler_config.get_scheduler_cls()),
-        "model": type(worker.get_model()).__name__,
-        "figures": worker.exchange_figures() if split else None,
+        "model": "" if worker is None else type(worker.get_model()).__name__,
+        "figures": llm.collective_rpc("exchange_figures")[0] if "afd" in config.additional_config else None,
     }
     result.write_text(json.dumps(outcome))
 

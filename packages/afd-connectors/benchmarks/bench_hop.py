@@ -1,20 +1,24 @@
-"""Measures one exchange between two processes: p50 and p99 per size, one way being half a round trip.
+"""One exchange between two processes per transport and size, beside Gloo and a Unix socket in the same run.
 
-python bench_hop.py [--connector tcp] [--rounds 2000] [--sizes 8x128 64x1024 ...]
+    python bench_hop.py [--over shm tcp gloo unix] [--rounds 2000] [--sizes 8x128 64x1024 ...]
+
+One way is half a round trip; with two processors or more each process has its own, as engines have.
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import socket
-import statistics
 import time
 from multiprocessing.synchronize import Event
 
+from baselines import BASELINES, round_trips
+
 from afd_connectors import Connector, Facts, Layout, Mode, Role, Settings, Shape, Step, resolve
 
-SIZES = ("1x128", "8x128", "8x2048", "64x2048", "256x2048", "512x4096")
+SIZES = ("1x128", "8x128", "1x2048", "8x2048", "64x2048", "256x2048", "512x4096")
 
 
 def connector(name: str, role: Role, port: int, rows: int, hidden: int) -> Connector:
@@ -26,6 +30,7 @@ def connector(name: str, role: Role, port: int, rows: int, hidden: int) -> Conne
 
 def serve(name: str, port: int, rows: int, hidden: int, done: Event) -> None:
     """The FFN process: answers with what it got, so that only the hop is measured."""
+    pin(1)
     ffn = connector(name, "ffn", port, rows, hidden).open_ffn()
     while not done.is_set():
         work = ffn.recv(wait_s=0.2)
@@ -34,8 +39,8 @@ def serve(name: str, port: int, rows: int, hidden: int, done: Event) -> None:
     ffn.close()
 
 
-def measure(name: str, rows: int, hidden: int, rounds: int) -> list[float]:
-    """Round trips in microseconds, sorted, after a tenth of them as warm-up."""
+def exchanges(name: str, rows: int, hidden: int, rounds: int) -> list[float]:
+    """Round trips of a connector in microseconds, in order."""
     import torch
 
     with socket.socket() as probe:
@@ -51,7 +56,7 @@ def measure(name: str, rows: int, hidden: int, rounds: int) -> list[float]:
     step = Step(1, Mode.EAGER, (rows,))
     attention.begin(step)
     times = []
-    for layer in range(rounds + rounds // 10):
+    for layer in range(rounds):
         start = time.perf_counter_ns()
         attention.send(step, layer, hidden_states)
         attention.recv(step, layer, out)
@@ -61,24 +66,33 @@ def measure(name: str, rows: int, hidden: int, rounds: int) -> list[float]:
     attention.close()
     done.set()
     process.join(10)
-    return sorted(times[rounds // 10 :])
+    return times
+
+
+def pin(place: int) -> None:
+    """Keeps this process on its own processor, where there are enough."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) > 1:
+        os.sched_setaffinity(0, {cores[place % len(cores)]})
 
 
 def main() -> None:
     """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--connector", default="tcp")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--over", nargs="+", default=["shm", "tcp", *BASELINES])
     parser.add_argument("--rounds", type=int, default=2000)
     parser.add_argument("--sizes", nargs="+", default=SIZES)
     arguments = parser.parse_args()
-    name = arguments.connector
-    print(f"| {name}, bf16 rows x hidden | bytes | one way p50 us | one way p99 us | round trip mean us |")
+    print("| bf16 rows x hidden | bytes | over | one way p50 us | one way p99 us |")
     print("|---|---|---|---|---|")
     for size in arguments.sizes:
         rows, hidden = (int(part) for part in size.split("x"))
-        times = measure(arguments.connector, rows, hidden, arguments.rounds)
-        p50, p99 = times[len(times) // 2] / 2, times[len(times) * 99 // 100] / 2
-        print(f"| {size} | {rows * hidden * 2} | {p50:.1f} | {p99:.1f} | {statistics.fmean(times):.1f} |")
+        for name in arguments.over:
+            run = round_trips if name in BASELINES else exchanges
+            warm = arguments.rounds // 10
+            times = sorted(run(name, rows, hidden, arguments.rounds + warm)[warm:])
+            p50, p99 = times[len(times) // 2] / 2, times[len(times) * 99 // 100] / 2
+            print(f"| {size} | {rows * hidden * 2} | {name} | {p50:.1f} | {p99:.1f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from afd_connectors import Event, FrameError, Mode, Phase, Step, control
 from afd_connectors.event import EVENT_BYTES
 from afd_connectors.step import MAX_SEQ, MAX_TOKENS, STEP_BYTES
-from afd_connectors.transports import tcp_frame
-from afd_connectors.transports.tcp_frame import HEAD_BYTES, Head
+from afd_connectors.transports.paired import head as data_frame
+from afd_connectors.transports.paired.head import HEAD_BYTES, Head
 
 steps = st.builds(
     Step,
@@ -139,12 +139,12 @@ def test_no_bytes_break_the_event_parser(body: bytes) -> None:
 @given(st.binary(min_size=HEAD_BYTES, max_size=HEAD_BYTES))
 def test_no_bytes_break_the_data_parser(frame: bytes) -> None:
     for candidate in (frame, b"AFDX\x01" + frame[5:]):
-        head = decoded(tcp_frame.decode, candidate)
+        head = decoded(data_frame.decode, candidate)
         assert head is None or head.encode() == candidate
 
 
 def test_data_head_round_trip() -> None:
     head = Head(1, 2**63, 7, 1, 2**32 - 1, 3)
-    assert tcp_frame.decode(head.encode()) == head
+    assert data_frame.decode(head.encode()) == head
     with pytest.raises(FrameError, match="starts with"):
-        tcp_frame.decode(struct.pack("24x"))
+        data_frame.decode(struct.pack("24x"))

@@ -16,23 +16,45 @@ from afd_connectors.shape import Shape
 
 
 def test_names() -> None:
-    assert {"loopback", "tcp"} <= set(names())
+    assert {"loopback", "nccl-p2p", "shm", "tcp"} <= set(names())
     assert list(names()) == sorted(names())
 
 
 def test_auto_picks_by_device() -> None:
     assert resolve("auto", "cpu") is resolve("tcp", "cpu")
-    with pytest.raises(ValueError, match=r"'nccl-p2p', which is not there yet; known connectors are .*tcp"):
-        resolve("auto", "cuda")
+    assert resolve("auto", "cuda") is resolve("nccl-p2p", "cuda")
+    with pytest.raises(ValueError, match=r"'camp2p', which is not there yet; known connectors are .*tcp"):
+        resolve("auto", "npu")
     with pytest.raises(ValueError, match="no transport for device 'tpu'"):
         resolve("auto", "tpu")
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        (Settings(), "shm"),
+        (Settings(host="127.0.0.9"), "shm"),
+        (Settings(host="localhost"), "shm"),
+        (Settings(host="::1"), "shm"),
+        (Settings(host="0.0.0.0"), "tcp"),
+        (Settings(host="10.1.2.3"), "tcp"),
+        (Settings(host="ffn.example"), "tcp"),
+        (Settings(extra={"ffn_addresses": ["127.0.0.1:1", "10.1.2.3:1"]}), "tcp"),
+        (Settings(extra={"ffn_addresses": ["127.0.0.1:1", "[::1]:1"]}), "shm"),
+        (Settings(extra={"standby_addresses": ["10.1.2.3:1"]}), "tcp"),
+    ],
+)
+def test_auto_picks_by_host(settings: Settings, name: str) -> None:
+    """Only where every address is this host's own loopback is it sure that both roles are here."""
+    assert resolve("auto", "cpu", settings) is resolve(name, "cpu")
 
 
 @pytest.mark.parametrize(
     ("name", "device", "sentence"),
     [
         ("pigeon", "cpu", "connector 'pigeon' is not known; known connectors are .*loopback"),
-        ("nccl-p2p", "cuda", "connector 'nccl-p2p' is not there yet"),
+        ("camp2p", "npu", "connector 'camp2p' is not there yet"),
+        ("nccl-p2p", "cpu", "connector 'nccl-p2p' carries tensors on cuda, found device 'cpu'"),
         ("tcp", "cuda", "connector 'tcp' carries tensors on cpu, found device 'cuda'"),
     ],
 )
@@ -43,7 +65,7 @@ def test_misses(name: str, device: str, sentence: str) -> None:
 
 @pytest.mark.parametrize("name", registry.BUILTIN)
 def test_declarations(name: str) -> None:
-    connector = resolve(name, "cpu")
+    connector = resolve(name, "cuda" if name == "nccl-p2p" else "cpu")
     assert connector.name == name
     assert connector.features <= FEATURES
     connector.check_options({})
@@ -67,14 +89,18 @@ def test_bytes_needed() -> None:
     tcp = resolve("tcp", "cpu")
     assert tcp(Layout("attention", 0, 2, 1), shape, facts, Settings()).bytes_needed() == 2 * 2 * 2560
     assert tcp(Layout("ffn", 0, 2, 1), shape, facts, Settings()).bytes_needed() == 2 * 4 * 2560
+    shm = resolve("shm", "cpu")
+    segment = 4096 + 3 * 4096  # marks and heads, then two stages of request and reply, in whole pages
+    assert shm(Layout("attention", 0, 2, 1), shape, facts, Settings()).bytes_needed() == segment + 2 * 2 * 2560
 
 
 def test_choosing_loads_no_torch() -> None:
     """Tables and configuration checks must not cost an import of torch."""
     code = (
         "import sys, afd_connectors as a\n"
-        "from afd_connectors.transports import tcp_frame\n"
-        "[a.resolve(n, 'cpu').check_options({}) for n in ('loopback', 'tcp')]\n"
+        "from afd_connectors.transports.paired import head as frame\n"
+        "[a.resolve(n, 'cpu').check_options({}) for n in ('loopback', 'shm', 'tcp')]\n"
+        "a.resolve('nccl-p2p', 'cuda').check_options({})\n"
         "assert not {'torch', 'vllm', 'numpy'} & set(sys.modules), sys.modules.keys()"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -19,7 +19,7 @@ from afd_connectors.handshake import Identity, hello_of, recv_message, send_mess
 from afd_connectors.layout import Layout
 from afd_connectors.testing import Group
 from afd_connectors.testing.group import within
-from afd_connectors.transports.tcp_frame import Head, Way
+from afd_connectors.transports.paired.head import Head, Way
 
 STEP = Step(5, Mode.EAGER, (3, 2))
 

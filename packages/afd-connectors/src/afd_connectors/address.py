@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
+
 from afd_connectors.errors import one_line
 from afd_connectors.settings import Settings
 
 Address = tuple[str, int]
 OPTION = "ffn_addresses"
+STANDBY = "standby_addresses"
 
 
 def shown(address: object) -> str:
@@ -38,16 +41,37 @@ def ffn_address(settings: Settings, rank: int, num_ffn: int) -> Address:
     return addresses[rank]
 
 
-def parse(listed: object) -> tuple[Address, ...]:
-    """The addresses of a list of "host:port" strings; ValueError for anything else."""
+def one_host(settings: Settings) -> bool:
+    """Whether every address in the settings is this host's own loopback, so that both roles must be here."""
+    listed = [settings.extra[option] for option in (OPTION, STANDBY) if option in settings.extra]
+    hosts = [host for entry in listed for host, _ in parse(entry)]
+    return all(is_loopback(host) for host in (settings.host, *hosts))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address can only mean the host that asks."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def ffn_choices(settings: Settings, rank: int, num_ffn: int) -> tuple[Address, ...]:
+    """Where an attention rank looks for FFN rank `rank`, in this order: its address, then every standby's."""
+    standby = settings.extra.get(STANDBY)
+    return (ffn_address(settings, rank, num_ffn), *(() if standby is None else parse(standby, STANDBY)))
+
+
+def parse(listed: object, option: str = OPTION) -> tuple[Address, ...]:
+    """The addresses of a list of "host:port" strings; ValueError for anything else, with the option's name."""
     if not isinstance(listed, list | tuple) or not listed:
-        raise ValueError(f'{OPTION} must be a list of "host:port" strings, found {listed!r}.')
-    return tuple(_parse_one(entry) for entry in listed)
+        raise ValueError(f'{option} must be a list of "host:port" strings, found {listed!r}.')
+    return tuple(_parse_one(entry, option) for entry in listed)
 
 
-def _parse_one(entry: object) -> Address:
+def _parse_one(entry: object, option: str) -> Address:
     host, _, port = entry.rpartition(":") if isinstance(entry, str) else ("", "", "")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
-        raise ValueError(f'{OPTION} must hold "host:port" strings with a port in 1..65535, found {entry!r}.')
+        raise ValueError(f'{option} must hold "host:port" strings with a port in 1..65535, found {entry!r}.')
     return host, int(port)

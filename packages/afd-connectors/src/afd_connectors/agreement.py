@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hmac
+
 from afd_connectors.errors import quoted
 from afd_connectors.facts import Facts
 
@@ -64,6 +66,6 @@ def refusal(
     one = one_sided_secret(attention_secret is not None, ffn_secret is not None, rank, ffn_rank)
     if one is not None:
         return one
-    if ffn_secret != attention_secret:
+    if not hmac.compare_digest((ffn_secret or "").encode(), (attention_secret or "").encode()):
         return wrong_secret(rank, ffn_rank)
     return disagreement(attention, ffn, rank, ffn_rank)

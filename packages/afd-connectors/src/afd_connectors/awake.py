@@ -11,13 +11,30 @@ T = TypeVar("T")
 
 #: Longer than one layer takes on the other role, shorter than anyone notices once a step is over.
 AWAKE_S = 0.004
+#: A yield that takes this long let somebody else work: a time slice is longer, a system call much shorter.
+_SLICE_S = 0.001
+#: How long others are then left alone. Who sleeps is let in at once when woken; who stays awake has used its turn.
+_CROWDED_S = 0.25
+
+_crowded_until = 0.0
 
 
 def awake(look: Callable[[], T | None], until: float) -> T | None:
-    """What ``look`` finds before time.monotonic() reaches ``until``, else None; lets others run between two looks."""
-    while time.monotonic() < until:
+    """What ``look`` finds before time.monotonic() reaches ``until``, else None; lets others run between two looks.
+
+    None early, and for a while at once, where others want this processor: then a wait that sleeps is the faster one.
+    """
+    global _crowded_until
+    now = time.monotonic()
+    if now < _crowded_until:
+        return look()
+    while now < until:
         found = look()
         if found:
             return found
         os.sched_yield()
+        before, now = now, time.monotonic()
+        if now - before > _SLICE_S:
+            _crowded_until = now + _CROWDED_S
+            return look()
     return None

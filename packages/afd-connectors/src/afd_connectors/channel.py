@@ -16,6 +16,7 @@ from afd_connectors.step import Step
 
 HEARTBEAT_S = 1.0
 BYE = "it said goodbye"
+MOST_READS = 4  # of one drain: a peer that writes without end must not hold the thread that serves all
 # Plain numbers: combining the flags of the standard library, which are enums, costs microseconds each time.
 NO_WAIT = int(socket.MSG_DONTWAIT)
 SEND_NOW = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
@@ -44,7 +45,9 @@ class Channel:
     def drain(self) -> None:
         """Takes in what has arrived, without waiting; FrameError when the peer breaks the protocol."""
         with self._reading:
-            while self.lost is None:
+            for _ in range(MOST_READS):
+                if self.lost is not None:
+                    return
                 try:
                     data = self.sock.recv(4096, NO_WAIT)
                 except BlockingIOError:

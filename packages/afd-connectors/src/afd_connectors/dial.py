@@ -18,6 +18,11 @@ class Dialled:
     control: socket.socket
     data: socket.socket
 
+    def close(self) -> None:
+        """Ends both."""
+        self.control.close()
+        self.data.close()
+
 
 def dial(address: Address, me: Identity, peer: int, deadline: Deadline) -> Dialled:
     """One try to reach FFN rank `peer`, at most HELLO_S seconds and never beyond `deadline`.

@@ -67,8 +67,8 @@ def recv_message(sock: socket.socket, deadline: Deadline) -> Message:
     return message
 
 
-def _exactly(sock: socket.socket, count: int, deadline: Deadline) -> bytes:
-    data = b""
+def _exactly(sock: socket.socket, count: int, deadline: Deadline) -> bytearray:
+    data = bytearray()  # grows in place: a stranger may send a message in tens of thousands of pieces
     while len(data) < count:
         if deadline.passed:  # one limit over the whole handshake, or a byte a second would hold the place for ever
             raise ConnectorError(f"the handshake was not complete after {deadline.seconds:g} s.")
@@ -109,7 +109,8 @@ def number(message: Message, key: str) -> int:
 
 def proof_of(secret: str | None, label: str, attention_nonce: str, ffn_nonce: str, token: str) -> str:
     """HMAC-SHA256 over both nonces, the token and a label; without a secret it only ties them together."""
-    parts = "|".join((label, attention_nonce, ffn_nonce, token))
+    # As a list of JSON strings no choice of one part can make two different lists look alike.
+    parts = json.dumps([label, attention_nonce, ffn_nonce, token])
     return hmac.new((secret or "").encode(), parts.encode(), "sha256").hexdigest()
 
 

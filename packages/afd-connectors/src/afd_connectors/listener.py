@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hmac
 import logging
 import selectors
 import socket
@@ -11,15 +10,16 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from afd_connectors.address import Address, fault, shown
+from afd_connectors.agreed import Agreed, hang_up
 from afd_connectors.deadline import Deadline
-from afd_connectors.errors import ConnectorError, FrameError, one_line
+from afd_connectors.errors import ConnectorError, one_line
 from afd_connectors.handshake import (
     HELLO_S,
     Identity,
     Message,
-    Session,
     answer_attention,
     recv_message,
     send_message,
@@ -28,6 +28,8 @@ from afd_connectors.handshake import (
 
 log = logging.getLogger("afd.connectors")
 MAX_GREETINGS = 64
+GRACE_S = 0.1  # many times what an honest greeting takes
+BACKLOG = 1024  # a caller that finds it full tries again only after a second, whatever its own deadline
 PAUSE_S = 0.5
 COMPLAIN_EVERY_S = 10.0
 
@@ -42,13 +44,11 @@ class Arrival:
     address: str
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """An agreed control connection whose data connection has not come yet."""
+class Greeting(NamedTuple):
+    """A connection that is between accept and its place."""
 
-    session: Session
-    control: socket.socket
-    deadline: Deadline
+    thread: threading.Thread
+    since: float
 
 
 class Listener:
@@ -66,8 +66,9 @@ class Listener:
         welcome: Callable[[Arrival], str | None],
     ) -> None:
         self._identity, self._admit, self._welcome = identity, admit, welcome
-        self._expected: dict[str, Expected] = {}
-        self._greeting: dict[socket.socket, threading.Thread] = {}
+        self._agreed = Agreed()
+        self._greeting: dict[socket.socket, Greeting] = {}
+        self._ousted: dict[socket.socket, Greeting] = {}
         self._lock = threading.Lock()
         self._closed = False
         self._complain_at = 0.0
@@ -83,22 +84,19 @@ class Listener:
             if self._closed:
                 return
             self._closed = True
-            greeting, agreed = dict(self._greeting), [expected.control for expected in self._expected.values()]
-            self._expected.clear()
+            greeting = self._ousted | self._greeting
         self._waker.close()
-        for sock in agreed:
-            _hang_up(sock)
-        for sock in greeting:  # their threads wake up and free them
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
-        for thread in (self._thread, *greeting.values()):
+        self._agreed.close()
+        for sock in greeting:
+            _wake(sock)
+        for thread in (self._thread, *(each.thread for each in greeting.values())):
             thread.join(HELLO_S)
         self._wakes.close()
 
     def _listen(self, address: Address) -> socket.socket:
         try:
             family = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0][0]
-            sock = socket.create_server(address, family=family, backlog=128)
+            sock = socket.create_server(address, family=family, backlog=BACKLOG)
         except (OSError, UnicodeError) as error:
             raise ConnectorError(
                 f"{self._who} cannot listen at {shown(address)}: {fault(error)}; "
@@ -118,7 +116,7 @@ class Listener:
                 for key, _ in selector.select(1.0):
                     if key.fileobj is self._socket:
                         self._accept_one()
-                self._forget_late()
+                self._agreed.forget_late()
 
     def _accept_one(self) -> None:
         try:
@@ -130,17 +128,30 @@ class Listener:
             return
         thread = threading.Thread(target=self._greet, args=(sock, shown(peer)), name="afd-greeting", daemon=True)
         with self._lock:
-            if self._closed or len(self._greeting) >= MAX_GREETINGS:
-                _hang_up(sock)
+            if self._closed or not self._room():
+                hang_up(sock)
                 return
             try:
                 thread.start()  # inside the lock, so that close never joins a thread that has not begun
-                self._greeting[sock] = thread
+                self._greeting[sock] = Greeting(thread, time.monotonic())
                 return
             except RuntimeError as error:  # no more threads
-                _hang_up(sock)
+                hang_up(sock)
                 found = str(error)
         self._pause(found)
+
+    def _room(self) -> bool:
+        """Whether one more may be greeted; the one that takes longest makes room, or a few that say nothing would
+        keep all others out. Called with the lock held.
+        """
+        if len(self._greeting) < MAX_GREETINGS:
+            return True
+        sock, oldest = next(iter(self._greeting.items()))
+        if time.monotonic() - oldest.since < GRACE_S or len(self._ousted) >= MAX_GREETINGS:
+            return False
+        self._ousted[sock] = self._greeting.pop(sock)
+        _wake(sock)
+        return True
 
     def _pause(self, found: str) -> None:
         """Waits until the process may have freed what it lacks, or close is called; complains now and then."""
@@ -150,12 +161,6 @@ class Listener:
         self._wakes.settimeout(PAUSE_S)
         with contextlib.suppress(TimeoutError):
             self._wakes.recv(1)  # nothing is ever sent: it ends early only by close
-
-    def _forget_late(self) -> None:
-        with self._lock:
-            late = [token for token, expected in self._expected.items() if expected.deadline.passed]
-            for token in late:
-                _hang_up(self._expected.pop(token).control)
 
     def _greet(self, sock: socket.socket, address: str) -> None:
         """One connection from accept to its place, on its own thread and within HELLO_S seconds."""
@@ -177,8 +182,9 @@ class Listener:
         finally:
             with self._lock:
                 self._greeting.pop(sock, None)
+                self._ousted.pop(sock, None)
             if not keep:
-                _hang_up(sock)
+                hang_up(sock)
 
     def _agree(self, sock: socket.socket, address: str, hello: Message, deadline: Deadline) -> bool:
         session, reason = answer_attention(sock, self._identity, hello, deadline)
@@ -188,22 +194,15 @@ class Listener:
             log.warning("%s refused attention rank %d from %s: %s", self._who, session.rank, address, reason)
             send_message(sock, {"say": "verdict", "accepted": False, "final": final, "reason": reason}, deadline)
             return False
-        with self._lock:
-            if self._closed or session.token in self._expected:
-                return False
-            self._expected[session.token] = Expected(session, sock, Deadline(HELLO_S))
+        if not self._agreed.put(session, sock):
+            return False
         send_message(sock, {"say": "verdict", "accepted": True, "final": False, "reason": ""}, deadline)
         return True
 
     def _attach(self, sock: socket.socket, address: str, message: Message, deadline: Deadline) -> bool:
-        with self._lock:
-            expected = self._expected.pop(text(message, "token"), None)
-        if expected is None:
-            raise FrameError("it asked to join a channel that is not known or came too late.")
+        expected = self._agreed.take(text(message, "token"), text(message, "proof"))
         keep = False
         try:
-            if not hmac.compare_digest(expected.session.proof.encode(), text(message, "proof").encode()):
-                raise FrameError("it could not prove that it belongs to the channel that it asked to join.")
             send_message(sock, {"say": "ready"}, deadline)
             for agreed in (expected.control, sock):
                 agreed.settimeout(None)
@@ -211,14 +210,13 @@ class Listener:
             keep = reason is None
         finally:
             if not keep:
-                _hang_up(expected.control)
+                hang_up(expected.control)
         if reason is not None:
             log.warning("%s refused attention rank %d from %s: %s", self._who, expected.session.rank, address, reason)
         return keep
 
 
-def _hang_up(sock: socket.socket) -> None:
-    """Ends a connection for every thread that uses it, then frees it."""
+def _wake(sock: socket.socket) -> None:
+    """Ends what the thread that greets this connection waits for; that thread frees it."""
     with contextlib.suppress(OSError):  # not connected any more, which is what is wanted
         sock.shutdown(socket.SHUT_RDWR)
-    sock.close()

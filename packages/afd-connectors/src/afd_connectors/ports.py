@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FEATURES = frozenset({"graph", "async", "router", "variable_tokens", "reconnect"})
+Reach = Literal["threads", "host", "network"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +104,15 @@ class Connector(ABC):
 
     features is a subset of FEATURES: "graph" exchanges can be captured, "async" FFN peers need not run in
     step, "router" logits travel along, "variable_tokens" rows differ by step and rank, "reconnect" an
-    attention rank re-sends to a restarted FFN. devices: torch device types that it carries. Raises ValueError
-    for bad options.
+    attention rank re-sends to a restarted FFN. devices: torch device types that it carries. reach: how far
+    apart the roles may be, in "threads" of one process, in processes of one "host" or on any hosts of a
+    "network"; the default claims the least. Raises ValueError for bad options.
     """
 
     name: ClassVar[str]
     features: ClassVar[frozenset[str]]
     devices: ClassVar[frozenset[str]]
+    reach: ClassVar[Reach] = "threads"
 
     def __init__(self, layout: Layout, shape: Shape, facts: Facts, settings: Settings) -> None:
         self.check_options(settings.extra)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from importlib.metadata import entry_points
 
+from afd_connectors.address import one_host
 from afd_connectors.ports import Connector
+from afd_connectors.settings import Settings
 
 GROUP = "afd.connectors"
 BUILTIN = {
     "loopback": "afd_connectors.transports.loopback:Loopback",
+    "nccl-p2p": "afd_connectors.transports.nccl.connector:NcclP2p",
+    "shm": "afd_connectors.transports.shm:Shm",
     "tcp": "afd_connectors.transports.tcp:Tcp",
 }
-AUTO = {"cpu": "tcp"}
-PLANNED = {"cuda": "nccl-p2p"}
+AUTO = {"cpu": "tcp", "cuda": "nccl-p2p"}
+AUTO_ONE_HOST = {"cpu": "shm"}
+PLANNED = {"npu": "camp2p"}
 
 
 def names() -> tuple[str, ...]:
@@ -21,13 +27,15 @@ def names() -> tuple[str, ...]:
     return tuple(sorted({*BUILTIN, *(entry.name for entry in entry_points(group=GROUP))}))
 
 
-def resolve(name: str, device: str) -> type[Connector]:
-    """The connector class for `name` ("auto" picks one) on a torch device type such as "cpu".
+def resolve(name: str, device: str, settings: Settings | None = None) -> type[Connector]:
+    """The connector class for `name` on a torch device type such as "cpu".
 
-    Raises ValueError for a name that is not known or a device that the connector does not carry.
+    "auto" picks by device and, where `settings` are given, shared memory if both roles must be on one host: both
+    roles have the same settings, so they pick the same. Raises ValueError for a name that is not known or a device
+    that the connector does not carry.
     """
     if name == "auto":
-        name = _automatic(device)
+        name = _automatic(device, settings)
     found = _load(name)
     if device not in found.devices:
         carried = ", ".join(sorted(found.devices))
@@ -35,7 +43,9 @@ def resolve(name: str, device: str) -> type[Connector]:
     return found
 
 
-def _automatic(device: str) -> str:
+def _automatic(device: str, settings: Settings | None) -> str:
+    if device in AUTO_ONE_HOST and settings is not None and one_host(settings) and hasattr(os, "memfd_create"):
+        return AUTO_ONE_HOST[device]
     if device in AUTO:
         return AUTO[device]
     if device in PLANNED:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
 
@@ -19,23 +19,9 @@ from afd_connectors.ports import AttentionPort, Connector, FFNPort, Work
 from afd_connectors.settings import Settings
 from afd_connectors.shape import Shape
 from afd_connectors.step import Mode, Step
+from afd_connectors.testing.free import free_port
 
 Compute = Callable[[int, Work], Tensor | None]
-
-
-def free_port(count: int = 1) -> int:
-    """The first of `count` neighbouring local ports that nobody listens on."""
-    for _ in range(100):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            first = int(probe.getsockname()[1])
-        try:
-            for port in range(first, first + count):
-                socket.create_server(("127.0.0.1", port)).close()
-        except OSError:
-            continue
-        return first
-    raise RuntimeError(f"expected {count} free neighbouring ports on 127.0.0.1, found none in 100 tries.")
 
 
 def answer_of(hidden: Tensor, layer: int, stage: int, router: Tensor | None = None) -> Tensor:
@@ -118,6 +104,21 @@ class Group:
             thread = threading.Thread(target=self._serve, args=(rank, port), daemon=True)
             self._serving[rank] = (port, thread)
             thread.start()
+
+    @contextmanager
+    def manual_ffn(self, rank: int = 0) -> Iterator[FFNPort]:
+        """An FFN rank that the test itself drives, with `take` and `send`; closed at the end."""
+        port = self.build("ffn", rank).open_ffn()
+        try:
+            yield port
+        finally:
+            port.close()
+
+    def take(self, port: FFNPort, stage: int | None = None) -> Work:
+        """The next work of a port that the test drives."""
+        work = port.recv(stage, wait_s=5.0)
+        assert work is not None, f"no exchange of stage {stage} came within 5 s"
+        return work
 
     def stop_ffn(self, rank: int = 0) -> None:
         """Closes an FFN rank as a process that ends does."""

@@ -1,4 +1,4 @@
-"""Clauses about meeting and parting: any order of starts, refusals with both values, close at any time."""
+"""Clauses about meeting: any order of starts, refusals on both sides with both values, one holder per rank."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from dataclasses import replace
 
 import pytest
 
-from afd_connectors.errors import ConnectorError, DeadlineExceeded, HandshakeRefused
+from afd_connectors.errors import DeadlineExceeded, HandshakeRefused
 from afd_connectors.step import Mode, Step
-from afd_connectors.testing.clauses import Clauses
+from afd_connectors.testing.clauses import Clauses, clause
 from afd_connectors.testing.group import within
 
 
 class RendezvousClauses(Clauses):
-    """Meeting and parting."""
+    """Rendezvous."""
 
+    @clause("4.1")
     def test_attention_may_start_first(self) -> None:
         """The attention rank waits for an FFN rank that comes later."""
         with self.group() as group:
@@ -27,17 +28,33 @@ class RendezvousClauses(Clauses):
             late.join()
             group.forward(port, 1, 3)
 
+    @clause("4.1")
+    def test_ffn_ranks_start_in_any_order(self) -> None:
+        """An attention rank with several FFN ranks waits for all of them, whichever comes last."""
+        with self.group(ffn=3) as group:
+            group.start_ffn(2, 0)
+            late = threading.Timer(0.5, group.start_ffn, (1,))
+            late.start()
+            port = group.open_attention()
+            late.join()
+            group.forward(port, 1, 7)
+
+    @clause("4.2")
     def test_missing_ffn_is_named(self, caplog: pytest.LogCaptureFixture) -> None:
         """Without an FFN rank the wait is logged and ends with a sentence that names it and the time."""
         caplog.set_level(logging.INFO, "afd.connectors")
         with self.group(attention=2, ffn=2) as group:
             group.limits(join_timeout_s=1.5)
             start = time.monotonic()
-            with pytest.raises(DeadlineExceeded, match=r"attention rank 1 did not reach FFN rank 1 at .* within 1.5 s"):
+            with pytest.raises(
+                DeadlineExceeded, match=r"attention rank 1 did not reach FFN rank 1 at .* within 1.5 s"
+            ) as late:
                 group.open_attention(1)
             assert time.monotonic() - start < 10
+            assert (late.value.transport, late.value.rank, late.value.peer) == (self.connector().name, 1, 1)
             assert "attention rank 1 waits for FFN rank 1 at 127.0.0.1" in caplog.text
 
+    @clause("4.3")
     def test_mismatched_facts_refuse_both_sides(self, caplog: pytest.LogCaptureFixture) -> None:
         """Both sides say the field and both values; the FFN rank goes on serving others."""
         with self.group(attention=2) as group:
@@ -49,6 +66,7 @@ class RendezvousClauses(Clauses):
             group.forward(group.open_attention(1), 1, 3)
             group.forward(group.open_attention(0), 1, 3)
 
+    @clause("4.4")
     @pytest.mark.parametrize(("attention", "ffn"), [("left", "right"), (None, "right"), ("left", None)])
     def test_secret_must_be_shared(
         self, attention: str | None, ffn: str | None, caplog: pytest.LogCaptureFixture
@@ -65,6 +83,7 @@ class RendezvousClauses(Clauses):
                 assert "right" not in text
             group.forward(group.open_attention(), 1, 3)
 
+    @clause("4.5")
     def test_second_holder_of_a_rank_is_refused(self) -> None:
         """A rank that is served is not served twice; the first is not disturbed."""
         with self.group() as group:
@@ -74,6 +93,7 @@ class RendezvousClauses(Clauses):
                 group.open_attention(settings=replace(group.settings, join_timeout_s=0.6))
             group.forward(port, 1, 3)
 
+    @clause("4.6")
     def test_replacement_is_served(self) -> None:
         """An attention rank that left in the middle of a step makes room for its successor."""
         with self.group() as group:
@@ -84,72 +104,3 @@ class RendezvousClauses(Clauses):
             first.send(step, 0, group.rows(4))
             first.close()
             group.forward(group.open_attention(), 1, 3)
-
-    def test_close_twice(self) -> None:
-        """Closing again does nothing, and a closed port says so."""
-        with self.group() as group:
-            ffn = group.build("ffn").open_ffn()
-            attention = group.open_attention()
-            for port in (attention, ffn, attention, ffn):
-                port.close()
-            with pytest.raises(ConnectorError, match="closed"):
-                attention.begin(Step(1, Mode.EAGER, (1,)))
-            with pytest.raises(ConnectorError, match="closed"):
-                ffn.recv(wait_s=0.1)
-
-    def test_close_while_waiting(self) -> None:
-        """Closing a port from another thread ends its waits at once."""
-        with self.group() as group:
-            ffn = group.build("ffn").open_ffn()
-            attention = group.open_attention()
-            step = Step(1, Mode.EAGER, (2,))
-            attention.begin(step)
-            work = None
-            attention.send(step, 0, group.rows(2))
-            while work is None:
-                work = ffn.recv(wait_s=5.0)
-            start = time.monotonic()
-            for port in (attention, ffn):
-                threading.Timer(0.3, port.close).start()
-            with pytest.raises(ConnectorError):
-                attention.recv(step, 0, group.rows(2))
-            try:
-                late = ffn.recv(wait_s=30.0)
-            except ConnectorError:  # the close came before the wait
-                late = None
-            assert late is None
-            assert time.monotonic() - start < 4
-
-    def test_reopen(self) -> None:
-        """The same address serves again right after a close."""
-        with self.group() as group:
-            for _ in range(3):
-                group.start_ffn()
-                port = group.open_attention()
-                group.forward(port, 1, 3)
-                port.close()
-                group.stop_ffn()
-
-    def test_wrong_role(self) -> None:
-        """The port of the other role cannot be opened."""
-        with self.group() as group:
-            with pytest.raises(ValueError, match="FFN port"):
-                group.build("attention").open_ffn()
-            with pytest.raises(ValueError, match="attention port"):
-                group.build("ffn").open_attention()
-
-    def test_unknown_option(self) -> None:
-        """Options are checked when the connector is built."""
-        with self.group() as group, pytest.raises(ValueError, match="no_such_option"):
-            group.build("ffn", settings=replace(group.settings, extra={"no_such_option": 1}))
-
-    def test_peers_are_known(self) -> None:
-        """Both ports tell the states of all their peers."""
-        with self.group(attention=2) as group:
-            group.start_ffn()
-            port = group.open_attention(1)
-            assert [(p.rank, p.state) for p in port.peers()] == [(0, "connected")]
-            ffn = group.ffn_port()
-            assert within(5, lambda: [p.state for p in ffn.peers()] == ["waiting", "connected"])
-            port.close()
-            assert within(5, lambda: [p.state for p in ffn.peers()][1] != "connected")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from afd_connectors.agreement import refusal
+from afd_connectors.checks import dtype_name
 from afd_connectors.deadline import Deadline
 from afd_connectors.errors import ConnectorError, HandshakeRefused
 from afd_connectors.event import Event, Phase
@@ -60,7 +61,7 @@ class LoopbackFFNPort(FFNPort):
         self.seats: dict[int, Seat] = {}
         self.closed = False
         self.event = Event(Phase.OPENED, time.monotonic())
-        self._out: set[int] = set()
+        self._out: dict[int, Ticket] = {}
         self._address: Address = (settings.host, settings.port, layout.rank)
         with HUBS_CHANGED:
             if self._address in HUBS:
@@ -110,15 +111,16 @@ class LoopbackFFNPort(FFNPort):
     def send(self, work: Work, out: Tensor) -> None:
         """See FFNPort."""
         ticket = work.ticket
-        if not isinstance(ticket, Ticket):
-            raise ValueError(f"send needs a work of this port, found a ticket of {type(ticket).__name__}.")
-        rows = sum(count for _, _, count in ticket.members)
-        if tuple(out.shape) != (rows, self.shape.hidden):
-            raise ValueError(f"the answer must be [{rows}, {self.shape.hidden}], found {list(out.shape)}.")
         with self.changed:
-            if work.stage not in self._out:
-                raise ValueError(f"the work of layer {work.layer} stage {work.stage} was answered before.")
-            self._out.discard(work.stage)
+            if not isinstance(ticket, Ticket) or self._out.get(work.stage) is not ticket:
+                raise ValueError(f"send needs a work of this port that has no answer yet, found {work.ticket!r}.")
+            rows = sum(count for _, _, count in ticket.members)
+            if tuple(out.shape) != (rows, self.shape.hidden) or dtype_name(out) != self.shape.dtype:
+                raise ValueError(
+                    f"the answer must be [{rows}, {self.shape.hidden}] {self.shape.dtype}, "
+                    f"found {list(out.shape)} {dtype_name(out)}."
+                )
+            del self._out[work.stage]
             start = 0
             for seat, seq, count in ticket.members:
                 if seat.step is not None and seat.step.seq == seq:
@@ -170,7 +172,7 @@ class LoopbackFFNPort(FFNPort):
         hidden = taken[0][2] if len(taken) == 1 else torch.cat([rows for _, _, rows, _ in taken])
         logits = [router for _, _, _, router in taken if router is not None]
         router = None if not logits else logits[0] if len(logits) == 1 else torch.cat(logits)
-        self._out.add(first.stage)
         self.event = Event(Phase.COMPUTED, time.monotonic(), step.seq, first.layer, first.stage)
         ticket = Ticket(tuple((seat, seat.step.seq, rows.shape[0]) for seat, _, rows, _ in taken if seat.step))
+        self._out[first.stage] = ticket
         return Work(step, first.layer, first.stage, hidden, router, ticket)

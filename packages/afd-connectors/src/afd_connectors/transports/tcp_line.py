@@ -1,8 +1,7 @@
-"""An attention rank's connections to one FFN rank: requests out, and only awaited answers in."""
+"""Requests and answers over a TCP connection: requests out, and only awaited answers in."""
 
 from __future__ import annotations
 
-import contextlib
 import select
 import socket
 import struct
@@ -11,41 +10,30 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from afd_connectors.awake import AWAKE_S, awake
-from afd_connectors.channel import NO_WAIT, SEND_NOW, Channel
+from afd_connectors.channel import NO_WAIT, SEND_NOW
 from afd_connectors.deadline import Deadline
-from afd_connectors.errors import ConnectorError, DeadlineExceeded, FrameError, PeerLost
-from afd_connectors.transports import tcp_frame
-from afd_connectors.transports.tcp_frame import HEAD_BYTES, Head, Way
+from afd_connectors.errors import FrameError, PeerLost
+from afd_connectors.transports.paired import head as frame
+from afd_connectors.transports.paired.head import HEAD_BYTES, Head
+from afd_connectors.transports.paired.line import LOOK_S, Line
 
 if TYPE_CHECKING:
     from afd_connectors.dial import Dialled
-    from afd_connectors.transports.tcp_pending import Pending
-
-LOOK_S = 0.2  # how often a wait looks at the control connection
+    from afd_connectors.transports.paired.pending import Pending
 
 
-class Line:
-    """One agreed pair of connections; after an error it is closed and a new one is made, never reused.
-
-    broken: why it cannot be used any more; stages: the open exchanges, which have room for early answers.
-    """
+class StreamLine(Line):
+    """See Line; takes in answers while the FFN rank, busy answering, reads nothing."""
 
     def __init__(self, peer: int, dialled: Dialled, stages: Sequence[Pending], timeout_s: float) -> None:
-        self.peer = peer
-        self.channel = Channel(dialled.control)
-        self.since = time.monotonic()
-        self.broken: ConnectorError | None = None
-        self._data = dialled.data
+        super().__init__(peer, dialled, stages, timeout_s)
         # The kernel ends a blocking read after this long, which costs less than a poll before each.
         self._data.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, int(LOOK_S * 1e6)))
-        self._timeout_s = timeout_s
-        self._awaited: dict[int, Head] = {}
-        self._stages = stages
         self._arrived: set[int] = set()
         self._head = memoryview(bytearray(HEAD_BYTES))
 
     def request(self, head: Head, rows: memoryview, logits: memoryview | None) -> None:
-        """Sends one exchange; takes in answers while the FFN rank, busy answering, reads nothing."""
+        """See Line."""
         start = memoryview(head.encode())
         views = [start, rows] if logits is None else [start, rows, logits]
         self._awaited[head.stage] = head
@@ -78,13 +66,10 @@ class Line:
             self._look(deadline, "took no more bytes of a request")
 
     def answer(self, stage: int, rows: memoryview) -> None:
-        """Fills `rows` with the answer to this stage's request.
-
-        PeerLost when the connection ends, DeadlineExceeded when nothing comes, FrameError for anything else.
-        """
+        """See Line."""
         if stage not in self._arrived and len(self._awaited) == 1:
             self._fill([self._head, rows])  # only one answer can come, so head and rows are read at once
-            self._check(tcp_frame.decode(self._head))
+            self._check(frame.decode(self._head))
         else:
             while stage not in self._arrived:
                 self._take_early()
@@ -94,17 +79,12 @@ class Line:
 
     def _take_early(self) -> None:
         self._fill([self._head])
-        head = tcp_frame.decode(self._head)
+        head = frame.decode(self._head)
         self._check(head)
         if head.stage in self._arrived:
             raise FrameError(f"it answered stage {head.stage} of step {head.seq} twice")
         self._fill([self._stages[head.stage].answer_room(self.peer)])
         self._arrived.add(head.stage)
-
-    def _check(self, head: Head) -> None:
-        awaited = self._awaited.get(head.stage)
-        if awaited is None or head.way != Way.REPLY or head[1:] != (*awaited[1:5], 0):
-            raise FrameError(f"it sent {head} while answers to {list(self._awaited.values())} were awaited")
 
     def _fill(self, views: list[memoryview]) -> None:
         deadline: Deadline | None = None
@@ -128,27 +108,6 @@ class Line:
             return (self._data.recvmsg_into(views, 0, NO_WAIT)[0],)
         except BlockingIOError:
             return None
-
-    def _look(self, deadline: Deadline, lacking: str) -> None:
-        """Between two parts of a wait: ends it when the peer is known to be gone or the time is up."""
-        self.channel.drain()
-        if self.channel.lost is not None:
-            raise PeerLost(self.channel.lost)
-        if deadline.passed:
-            silent = self.channel.silent_s()
-            life = "its heartbeats go on" if silent < 3 else f"its last heartbeat came {silent:.0f} s ago"
-            raise DeadlineExceeded(f"it {lacking} for {self._timeout_s:g} s and {life}")
-
-    def hang_up(self) -> None:
-        """Ends both connections for every thread; `free` gives the descriptors back."""
-        for sock in (self.channel.sock, self._data):
-            with contextlib.suppress(OSError):  # not connected any more, which is what is wanted
-                sock.shutdown(socket.SHUT_RDWR)
-
-    def free(self) -> None:
-        """Closes the sockets; only once no other thread uses them."""
-        self.channel.sock.close()
-        self._data.close()
 
 
 def after(views: list[memoryview], count: int) -> list[memoryview]:

@@ -6,33 +6,56 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Generic, Protocol, TypeVar
 
+from afd_connectors.channel import Channel
 from afd_connectors.errors import ConnectorError
 from afd_connectors.event import Event
 from afd_connectors.layout import Layout
 from afd_connectors.listener import Arrival
 from afd_connectors.ports import PeerStatus
-from afd_connectors.transports.tcp_peer import Peer
 
 log = logging.getLogger("afd.connectors")
 
 
-class Guests:
+class Guest(Protocol):
+    """What is asked of an attention rank that is served, whatever carries its rows; see Peer."""
+
+    rank: int
+    address: str
+    channel: Channel
+    since: float
+    dropped: bool
+
+    def midway(self) -> bool:
+        """Whether it owes another request of its step."""
+
+    def blocked_s(self) -> float:
+        """Seconds that a request has waited for its announcement."""
+
+    def hang_up(self) -> None:
+        """Ends its connections for every thread."""
+
+
+P = TypeVar("P", bound=Guest)
+
+
+class Guests(Generic[P]):
     """The connected peers by rank. `changed` tells the serving thread, which alone frees sockets, to look."""
 
     def __init__(
-        self, layout: Layout, timeout_s: float, seat: Callable[[Arrival], Peer], wake: Callable[[], None]
+        self, layout: Layout, timeout_s: float, seat: Callable[[Arrival], P], wake: Callable[[], None]
     ) -> None:
         self._layout, self._timeout_s, self._seat, self._wake = layout, timeout_s, seat, wake
         self._lock = threading.Lock()
-        self._here: dict[int, Peer] = {}
+        self._here: dict[int, P] = {}
         self._left: dict[int, tuple[float, str, Event | None]] = {}
         self._opened = time.monotonic()
-        self._replaced: list[Peer] = []
+        self._replaced: list[P] = []
         self.changed = False
         self.closed = False
 
-    def __iter__(self) -> Iterator[Peer]:
+    def __iter__(self) -> Iterator[P]:
         return iter(tuple(self._here.values()))
 
     def __len__(self) -> int:
@@ -44,7 +67,8 @@ class Guests:
             return self._occupied(rank)
 
     def welcome(self, arrival: Arrival) -> str | None:
-        """Seats an arrival, in the place of a dead predecessor if there is one."""
+        """Seats an arrival, in the place of a dead predecessor if there is one; ConnectorError when it cannot be."""
+        peer = self._seat(arrival)  # may take a moment, so nobody else waits for it
         with self._lock:
             if self.closed:
                 return f"FFN rank {self._layout.rank} is closing"
@@ -55,7 +79,7 @@ class Guests:
             if old is not None:
                 old.hang_up()
                 self._replaced.append(old)
-            self._here[arrival.rank] = self._seat(arrival)
+            self._here[arrival.rank] = peer
             self.changed = True
         log.info("FFN rank %d serves attention rank %d from %s", self._layout.rank, arrival.rank, arrival.address)
         self._wake()
@@ -76,14 +100,14 @@ class Guests:
             "or give this one another rank."
         )
 
-    def take_replaced(self) -> list[Peer]:
+    def take_replaced(self) -> list[P]:
         """Predecessors whose sockets the serving thread is to free."""
         with self._lock:
             self.changed = False
             replaced, self._replaced = self._replaced, []
             return replaced
 
-    def drop(self, peer: Peer, reason: str, *, offence: bool = False) -> None:
+    def drop(self, peer: P, reason: str, *, offence: bool = False) -> None:
         """Ends serving a peer and says why; the next call of the serving thread frees its sockets."""
         reason = peer.channel.last_words(reason)
         with self._lock:

@@ -6,22 +6,22 @@ from functools import lru_cache
 
 from afd_connectors.layout import Layout
 from afd_connectors.shape import Shape
-from afd_connectors.transports.tcp_buffers import Buffer, router_row_bytes
-from afd_connectors.transports.tcp_frame import Head, Way
+from afd_connectors.transports.paired.buffers import Buffer, router_row_bytes
+from afd_connectors.transports.paired.head import Head, Way
 
+Views = tuple[memoryview, memoryview | None]
 Part = tuple[Head, memoryview, memoryview | None]
 
 
 class Pending:
-    """blocks: FFN rank -> (start, stop) of the rows it gets, without empty ones; answered: ranks that
-    answered.
-    """
+    """blocks: FFN rank -> (start, stop) of the rows it gets, without empty ones; answered: ranks that answered."""
 
     def __init__(self, layout: Layout, shape: Shape) -> None:
         self.row_bytes = shape.row_bytes
         self.blocks: dict[int, tuple[int, int]] = {}
         self.answered: set[int] = set()
         self._shape = shape
+        self._saved: set[int] = set()
         self._kept = Buffer(shape, shape.tokens)
         self._answers = Buffer(shape, shape.tokens, router=False)
         self._split = lru_cache(maxsize=256)(layout.split)
@@ -32,6 +32,7 @@ class Pending:
         self._seq, self._layer, self._stage, self._rows, self._code = seq, layer, stage, rows, code
         self.blocks = {peer: (start, stop) for peer, start, stop in self._split(rows) if start < stop}
         self.answered.clear()
+        self._saved.clear()
 
     def part(self, peer: int, hidden: memoryview, router: memoryview | None) -> Part:
         """What FFN rank `peer` gets of an exchange whose bytes are given."""
@@ -48,6 +49,19 @@ class Pending:
         self._kept.hidden_bytes[: len(hidden)] = hidden
         if router is not None:
             self._kept.router_bytes[: len(router)] = router
+        self._saved.update(self.blocks)
+
+    def save(self, peer: int, held: Views | None) -> None:
+        """Copies the block of FFN rank `peer` from the memory of a line that is given up, unless it was kept."""
+        if held is None or peer not in self.blocks or peer in self._saved:
+            return
+        start, stop = self.blocks[peer]
+        hidden, router = held
+        self._kept.hidden_bytes[start * self.row_bytes : stop * self.row_bytes] = hidden
+        if router is not None:
+            width = router_row_bytes(self._shape, self._code)
+            self._kept.router_bytes[start * width : stop * width] = router
+        self._saved.add(peer)
 
     def kept_part(self, peer: int) -> Part:
         """What FFN rank `peer` gets, from the copy."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from afd_connectors.checks import DTYPE_NAMES
-from afd_connectors.shape import DTYPE_BYTES, Shape
+from afd_connectors.shape import DTYPE_BYTES, ROUTER_BYTES, Shape
 
 
 @lru_cache(maxsize=256)
@@ -45,13 +45,23 @@ class Buffer:
     __slots__ = ("_cut", "_logits", "_room", "_rows", "_shape", "hidden_bytes", "router_bytes")
 
     def __init__(self, shape: Shape, rows: int, router: bool = True) -> None:
-        self._shape = shape
-        self._rows = torch.empty((rows, shape.hidden), dtype=torch_dtype(shape.dtype))
-        self._room = torch.empty(rows * shape.router * 4 if router else 0, dtype=torch.uint8)
-        self.hidden_bytes = raw(self._rows)
-        self.router_bytes = raw(self._room)
+        hidden = torch.empty((rows, shape.hidden), dtype=torch_dtype(shape.dtype))
+        room = torch.empty(rows * shape.router * ROUTER_BYTES if router else 0, dtype=torch.uint8)
+        self._set(shape, hidden, room)
+        self.hidden_bytes, self.router_bytes = raw(hidden), raw(room)
+
+    @classmethod
+    def over(cls, shape: Shape, hidden: Tensor, router: Tensor) -> Buffer:
+        """A buffer in bytes that are there already; its tensors keep them alive."""
+        made = cls.__new__(cls)
+        made._set(shape, view_as(hidden, shape.dtype, shape.hidden), router)
+        made.hidden_bytes, made.router_bytes = raw(hidden), raw(router)
+        return made
+
+    def _set(self, shape: Shape, hidden: Tensor, room: Tensor) -> None:
+        self._shape, self._rows, self._room = shape, hidden, room
         self._logits: dict[int, Tensor] = {}
-        self._cut: tuple[int, Tensor] = (rows, self._rows)
+        self._cut: tuple[int, Tensor] = (hidden.shape[0], hidden)
 
     def hidden(self, rows: int) -> Tensor:
         """The first rows, [rows, hidden]."""

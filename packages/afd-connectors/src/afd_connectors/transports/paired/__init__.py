@@ -1,0 +1,1 @@
+"""What transports with one connection per pair of ranks share: both ports, who is connected, what is open."""

@@ -1,0 +1,51 @@
+"""What every paired transport is to its users: features, devices and options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from afd_connectors import address
+from afd_connectors.ports import Connector, refuse_unknown
+
+GATHER_OPTION = "gather_ms"
+
+
+class Paired(Connector):
+    """A control and a data connection per pair of ranks; a subclass says what carries the rows.
+
+    Options: ffn_addresses, a list of "host:port", one per FFN rank; standby_addresses, a list of "host:port" of FFN
+    servers that attention ranks try in turn when their own is lost; gather_ms, how long an FFN rank waits for the
+    rows of attention ranks that stand at the same layer before it computes without them (default 1).
+    """
+
+    features: ClassVar[frozenset[str]] = frozenset({"router", "variable_tokens", "reconnect"})
+    devices: ClassVar[frozenset[str]] = frozenset({"cpu"})
+
+    @classmethod
+    def check_options(cls, extra: Mapping[str, object]) -> None:
+        """See Connector."""
+        refuse_unknown(cls.name, extra, (address.OPTION, address.STANDBY, GATHER_OPTION))
+        for option in (address.OPTION, address.STANDBY):
+            if option in extra:
+                address.parse(extra[option], option)
+        gather_seconds(extra)
+
+    @property
+    def gather_s(self) -> float:
+        """The gather_ms option in seconds."""
+        return gather_seconds(self.settings.extra)
+
+    @property
+    def gathered_bytes(self) -> int:
+        """Bytes in which an FFN rank puts the rows of several attention ranks together."""
+        peers = len(self.layout.peers)
+        return self.shape.stages * (peers if peers > 1 else 0) * self.shape.exchange_bytes
+
+
+def gather_seconds(extra: Mapping[str, object]) -> float:
+    """The gather_ms option in seconds; ValueError for anything but 0 to 1000 milliseconds."""
+    value = extra.get(GATHER_OPTION, 1)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1000:
+        raise ValueError(f"{GATHER_OPTION} must be a number of milliseconds from 0 to 1000, found {value!r}.")
+    return value / 1000

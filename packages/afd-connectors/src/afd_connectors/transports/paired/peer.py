@@ -1,0 +1,167 @@
+"""One attention rank as an FFN rank knows it while it is connected: its step, its requests, its answers."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from afd_connectors.channel import Channel
+from afd_connectors.checks import DTYPE_NAMES, step_problem
+from afd_connectors.errors import FrameError
+from afd_connectors.gather import Ready, Underway
+from afd_connectors.layout import Layout
+from afd_connectors.listener import Arrival
+from afd_connectors.shape import Shape
+from afd_connectors.step import Step
+from afd_connectors.transports.paired.buffers import Buffer
+from afd_connectors.transports.paired.head import Head, Way
+
+
+class Peer(ABC):
+    """Checks what the rank sends against what it announced; a transport says how bytes come and go.
+
+    ready: whole requests by stage; rows: their row counts; buffers: where they lie, by stage; lent: the stages whose
+    buffers a work is being computed from; dropped: no longer served; polled: the interest that is registered.
+    """
+
+    def __init__(
+        self, arrival: Arrival, layout: Layout, shape: Shape, buffers: Sequence[Buffer], lent: set[int]
+    ) -> None:
+        self.rank, self.address, self.data = arrival.rank, arrival.address, arrival.data
+        self.channel = Channel(arrival.control, self._begin)
+        self.since = time.monotonic()
+        self.dropped = False
+        self.ready: dict[int, Ready] = {}
+        self.rows: dict[int, int] = {}
+        self.step: Step | None = None
+        self.buffers, self.lent = buffers, lent
+        self.polled = int(select.POLLIN)
+        self._layout, self._shape = layout, shape
+        self._expected: tuple[int, ...] = ()
+        self._last = [-1] * shape.stages
+        self._unannounced_since: float | None = None
+
+    @abstractmethod
+    def hear(self) -> None:
+        """The data connection has something to read; PeerLost or FrameError when the peer is to be dropped."""
+
+    @abstractmethod
+    def advance(self) -> None:
+        """Goes on where `blocked` or `arrived` said so; raises like `hear`."""
+
+    @abstractmethod
+    def reply(self, head: Head, rows: memoryview) -> None:
+        """Answers a request without waiting for the peer, or next to it; PeerLost when it is gone."""
+
+    @property
+    @abstractmethod
+    def blocked(self) -> bool:
+        """Whether reading on has to wait for an announcement or for a buffer."""
+
+    @property
+    def arrived(self) -> bool:
+        """Whether there is something that no poll tells of."""
+        return False
+
+    @property
+    def answering(self) -> bool:
+        """Whether a part of an answer has not left yet."""
+        return False
+
+    def interest(self) -> int:
+        """The poll events of the data connection that can be used now."""
+        return int(select.POLLIN)
+
+    def push(self) -> None:
+        """Goes on with an answer that did not leave at once; PeerLost when the peer is gone."""
+        return
+
+    def doze(self, _asleep: bool) -> None:
+        """This side is about to wait in a poll, or came out of it: until then the peer must wake it."""
+        return
+
+    def blocked_s(self) -> float:
+        """Seconds that a request has waited for its announcement."""
+        return 0.0 if self._unannounced_since is None else time.monotonic() - self._unannounced_since
+
+    def midway(self) -> bool:
+        """Whether it owes another request of its step."""
+        last_layer = self._shape.layers - 1
+        return any(rows and last < last_layer for rows, last in zip(self._expected, self._last, strict=False))
+
+    def underway(self) -> list[Underway]:
+        """The stages in which it owes its next request."""
+        return [
+            Underway(self.rank, stage, last)
+            for stage, (rows, last) in enumerate(zip(self._expected, self._last, strict=False))
+            if rows and stage not in self.ready
+        ]
+
+    def hang_up(self) -> None:
+        """Ends both connections for every thread; `free` gives the descriptors back."""
+        self.dropped = True
+        for sock in (self.channel.sock, self.data):
+            with contextlib.suppress(OSError):  # not connected any more, which is what is wanted
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def free(self) -> None:
+        """Closes the sockets; only on the thread that reads them."""
+        self.channel.sock.close()
+        self.data.close()
+
+    def _begin(self, step: Step) -> None:
+        """A step was announced; runs under the channel's lock on whichever thread drains it."""
+        problem = step_problem(step, self._shape)
+        if problem is not None:
+            raise FrameError(problem)
+        if self.step is not None and step.seq <= self.step.seq:
+            raise FrameError(f"it announced step {step.seq} after step {self.step.seq}")
+        if self.ready:
+            raise FrameError(f"it announced step {step.seq} while an exchange of the last one was open")
+        # Of all stages, whatever the step has: another thread may be in the middle of a request.
+        unused = (0,) * (self._shape.stages - len(step.tokens))
+        self._expected = (*(self._layout.share(rows) for rows in step.tokens), *unused)
+        self._last = [-1] * self._shape.stages
+        self.step = step
+
+    def _announced(self, head: Head) -> bool:
+        """Steps and requests travel apart, so a request may be here before its announcement."""
+        if self.step is None or head.seq > self.step.seq:
+            self.channel.drain()
+        known = self.step is not None and head.seq <= self.step.seq
+        self._unannounced_since = None if known else self._unannounced_since or time.monotonic()
+        return known
+
+    def _check(self, head: Head) -> None:
+        step = self.step
+        assert step is not None
+        where = f"a request for layer {head.layer} stage {head.stage} of step {head.seq}"
+        if head.way != Way.REQUEST:
+            raise FrameError(f"it sent an answer, expected a request of step {step.seq}")
+        if head.seq < step.seq:
+            raise FrameError(f"it sent {where} late, after it announced step {step.seq}")
+        if head.stage >= len(step.tokens) or head.layer >= self._shape.layers:
+            raise FrameError(
+                f"it sent {where}, expected stages below {len(step.tokens)} and layers below {self._shape.layers}"
+            )
+        if head.rows != self._expected[head.stage] or not head.rows:
+            raise FrameError(f"it sent {where} with {head.rows} rows, announced were {self._expected[head.stage]}")
+        if head.layer <= self._last[head.stage] or head.stage in self.ready:
+            raise FrameError(f"it sent {where} twice or out of order, the last was layer {self._last[head.stage]}")
+        if head.router and (head.router not in DTYPE_NAMES or not self._shape.router):
+            raise FrameError(
+                f"it sent {where} with logits of kind {head.router}, expected "
+                f"{'a known kind' if self._shape.router else 'none'}"
+            )
+
+    def _land(self, head: Head) -> None:
+        if self.step is None or head.seq != self.step.seq:
+            raise FrameError(f"it announced another step before a request of step {head.seq} was whole")
+        ready = Ready(self.rank, head.stage, head.layer, self._last[head.stage], head.router, time.monotonic())
+        self.rows[head.stage] = head.rows
+        self._last[head.stage] = head.layer
+        self.ready[head.stage] = ready

@@ -1,0 +1,147 @@
+"""How an FFN rank's serving thread waits for all its peers at once and takes in what they send."""
+
+from __future__ import annotations
+
+import math
+import select
+import socket
+import time
+from collections.abc import Sequence
+
+from afd_connectors.awake import AWAKE_S, awake
+from afd_connectors.errors import FrameError, PeerLost
+from afd_connectors.transports.paired.guests import Guests
+from afd_connectors.transports.paired.peer import Peer
+
+SWEEP_S = 0.5
+_READABLE = select.POLLIN | select.POLLHUP | select.POLLERR
+
+
+class Watch:
+    """Used by one thread, woken by any.
+
+    guests: who is connected, to be set before `look`; served: those of them that were there at the last `look`;
+    in_memory: whether requests arrive without a poll telling.
+    """
+
+    guests: Guests[Peer]
+
+    def __init__(self, *, in_memory: bool) -> None:
+        self.served: tuple[Peer, ...] = ()
+        self._in_memory = in_memory
+        self._waker, self._wakes = socket.socketpair()
+        self._waker.setblocking(False)
+        self._poll = select.poll()
+        self._poll.register(self._wakes, select.POLLIN)
+        self._doors: dict[int, tuple[Peer, bool]] = {}
+        self._swept = time.monotonic()
+        self._awake_until = 0.0
+
+    def wake(self) -> None:
+        """Ends the wait of `look`; callable from any thread."""
+        try:
+            self._waker.send(b"!")
+        except OSError:  # full: the thread is about to wake anyway; closed: there is nothing to wake
+            return
+
+    def stay_awake(self) -> None:
+        """An answer has left, so the next request is near."""
+        self._awake_until = time.monotonic() + AWAKE_S
+
+    def close(self) -> None:
+        """Frees what `wake` uses."""
+        self._waker.close()
+        self._wakes.close()
+
+    def look(self, wait_s: float) -> None:
+        """Waits for bytes and takes them in; drops peers that misbehave."""
+        if self.guests.changed:
+            self._register()
+        for fd, events in self._events(wait_s):
+            door = self._doors.get(fd)
+            if door is None:
+                self._wakes.recv(4096)
+                self._swept = 0.0
+            else:
+                self._serve(*door, events)
+        for peer in self.served:
+            if not peer.dropped and (peer.blocked or peer.answering or peer.arrived):
+                self._go_on(peer)
+        now = time.monotonic()
+        if now - self._swept >= SWEEP_S:
+            self._swept = now
+            self.guests.sweep()
+
+    def _events(self, wait_s: float) -> Sequence[tuple[int, int]]:
+        """What the poll tells within `wait_s` seconds; nothing also when something arrived in memory."""
+        now = time.monotonic()
+        until = min(self._awake_until, now + wait_s)
+        if not self._in_memory:
+            return awake(lambda: self._poll.poll(0), until) or self._poll.poll(self._left_ms(now + wait_s))
+        if awake(self._arrived, until):
+            return ()
+        for peer in self.served:
+            peer.doze(True)
+        events = () if self._arrived() else self._poll.poll(self._left_ms(now + wait_s))
+        for peer in self.served:
+            peer.doze(False)
+        return events
+
+    @staticmethod
+    def _left_ms(until: float) -> int:
+        return max(0, math.ceil(1000 * (until - time.monotonic())))
+
+    def _arrived(self) -> bool:
+        for peer in self.served:  # a loop, because this is asked thousands of times in a row
+            if peer.arrived and not peer.dropped:
+                return True
+        return self.guests.changed
+
+    def _serve(self, peer: Peer, data: bool, events: int) -> None:
+        """What the poll told of one peer's data or control connection; drops it when that is not allowed."""
+        if peer.dropped:
+            return
+        try:
+            if not data:
+                peer.channel.drain()
+                if peer.channel.lost is not None:
+                    raise PeerLost(peer.channel.lost)
+                return
+            if events & select.POLLOUT:
+                peer.push()
+            if events & _READABLE:
+                peer.hear()
+            self._attend(peer)
+        except (PeerLost, FrameError) as error:
+            self.guests.drop(peer, error.message, offence=isinstance(error, FrameError))
+
+    def _go_on(self, peer: Peer) -> None:
+        """What no poll tells: a request that waited for this side, or arrived in memory, and answers that are left."""
+        try:
+            if peer.answering:
+                peer.push()
+            peer.advance()
+            self._attend(peer)
+        except (PeerLost, FrameError) as error:
+            self.guests.drop(peer, error.message, offence=isinstance(error, FrameError))
+
+    def _attend(self, peer: Peer) -> None:
+        # Only what can be used is polled for, or the poll would return at once for ever.
+        if peer.interest() != peer.polled:
+            peer.polled = peer.interest()
+            self._poll.modify(peer.data, peer.polled)
+
+    def _register(self) -> None:
+        """Builds the poll anew after peers came or went, and frees the sockets of those that went."""
+        for gone in self.guests.take_replaced():
+            gone.free()
+        self._doors = {}
+        self._poll = select.poll()
+        self._poll.register(self._wakes, select.POLLIN)
+        # The listener's threads seat newcomers at any time; a choice must not change before it is taken.
+        self.served = tuple(self.guests)
+        for peer in self.served:
+            for sock in (peer.channel.sock, peer.data):
+                self._doors[sock.fileno()] = (peer, sock is peer.data)
+                self._poll.register(sock, select.POLLIN)
+            peer.polled = select.POLLIN

@@ -1,0 +1,107 @@
+"""The memory that one attention rank and one FFN rank share: heads, rows and marks of each stage."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import torch
+
+from afd_connectors.errors import FrameError
+from afd_connectors.shape import Shape
+from afd_connectors.transports.paired.buffers import raw
+from afd_connectors.transports.paired.head import HEAD_BYTES
+from afd_connectors.transports.shm_plan import LINE, Plan
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_ASLEEP = {"attention": 0, "ffn": 1}
+_FENCE = threading.Lock()
+
+
+def fence() -> None:
+    """Memory written before it is seen by the other process before memory written after it.
+
+    Python has no barrier of its own. Nothing moves up beyond the taking of a lock or down beyond its release, so
+    between the first release and the second taking nothing passes, on processors that reorder writes as well.
+    """
+    with _FENCE:
+        pass
+    with _FENCE:
+        pass
+
+
+class Lane:
+    """One direction of one stage: a head, rows, logits, and a mark that counts the frames that were published.
+
+    hidden, router: bytes, as tensors and as views of them.
+    """
+
+    __slots__ = ("_head", "_marks", "_place", "count", "hidden", "hidden_bytes", "router", "router_bytes")
+
+    def __init__(self, marks: memoryview, mark_at: int, head: memoryview, hidden: Tensor, router: Tensor) -> None:
+        self._marks, self._place, self._head = marks, mark_at // 8, head
+        self.hidden, self.hidden_bytes = hidden, raw(hidden)  # views alone would not keep the mapping
+        self.router, self.router_bytes = router, raw(router)
+        self.count = 0
+
+    def publish(self, head: bytes) -> None:
+        """The rows are in place: from now on the other side may read them."""
+        self._head[:HEAD_BYTES] = head
+        self.count += 1
+        fence()
+        self._marks[self._place] = self.count
+        fence()
+
+    def arrived(self) -> bool:
+        """Whether the other side has published the next frame; `take` makes it this side's."""
+        return bool(self._marks[self._place] != self.count)
+
+    def head(self) -> memoryview:
+        """HEAD_BYTES of the frame that arrived; FrameError when frames were skipped."""
+        found = self._marks[self._place]
+        if found != self.count + 1:
+            raise FrameError(f"it published frame {found} after frame {self.count}")
+        fence()
+        return self._head
+
+    def take(self) -> None:
+        """The frame that arrived has been read, or is being used until this side publishes its answer."""
+        self.count += 1
+
+
+class Segment:
+    """A mapping of the memory, by stage: `requests` and `replies`.
+
+    It lives as long as one of its tensors does, so nothing that is still computed from can vanish, and needs no
+    descriptor. Raises RuntimeError when the memory cannot be mapped.
+    """
+
+    def __init__(self, descriptor: int, shape: Shape) -> None:
+        plan = Plan(shape)
+        storage = torch.UntypedStorage.from_file(f"/proc/self/fd/{descriptor}", True, plan.total)
+        assert isinstance(storage, torch.UntypedStorage)
+        whole = torch.empty(0, dtype=torch.uint8).set_(storage)
+        view = raw(whole)
+        self._marks = view[: plan.line(shape.stages, 0)].cast("Q")
+        self.requests: list[Lane] = []
+        self.replies: list[Lane] = []
+        for stage in range(shape.stages):
+            request, reply, logits = plan.rows(stage)
+            for lanes, kind, start, router in (
+                (self.requests, 0, request, whole[logits : logits + shape.router_bytes]),
+                (self.replies, 1, reply, whole[:0]),
+            ):
+                head = plan.line(stage, 2 + kind)
+                rows = whole[start : start + shape.hidden_bytes]
+                lanes.append(Lane(self._marks, plan.line(stage, kind), view[head : head + HEAD_BYTES], rows, router))
+
+    def doze(self, role: str, asleep: bool) -> None:
+        """Says that `role` waits in a poll and must be woken, or does not any more."""
+        self._marks[_ASLEEP[role] * LINE // 8] = int(asleep)
+        fence()
+
+    def dozing(self, role: str) -> bool:
+        """Whether `role` must be woken after something was published."""
+        return bool(self._marks[_ASLEEP[role] * LINE // 8])

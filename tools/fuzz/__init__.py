@@ -1,0 +1,1 @@
+"""What tools/fuzz_connectors.py does to the port of an FFN rank."""
