@@ -18,6 +18,14 @@ PACKAGES = ("afd_compat", "afd_connectors", "afd_models", "afd_workers", "afd_np
 HEAVY = (
     "afd_connectors.testing*",
     "afd_connectors.transports.*_*",
+    "afd_connectors.transports.nccl.ffn",
+    "afd_connectors.transports.paired.attention",
+    "afd_connectors.transports.paired.b*",
+    "afd_connectors.transports.paired.ffn",
+    "afd_connectors.transports.paired.guests",
+    "afd_connectors.transports.paired.lines",
+    "afd_connectors.transports.paired.pe*",
+    "afd_connectors.transports.paired.watch",
     "afd_models.cut",
     "afd_models.exchange",
     "afd_models.postconditions",
@@ -25,6 +33,9 @@ HEAVY = (
     "afd_models.standins",
     "afd_models.wrappers",
     "afd_workers.cpu",
+    "afd_workers.cuda",
+    "afd_workers.cuda_*",
+    "afd_workers.team",
 )
 
 PROBE = """

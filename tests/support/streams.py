@@ -28,8 +28,8 @@ class Stream:
         self.error: str | None = None
         self._done = False
         body = {
-            "model": "toy", "prompt": list(prompt), "max_tokens": count, "ignore_eos": True, "temperature": 0,
-            "stream": True, "return_token_ids": True,
+            "model": "toy", "prompt": list(prompt), "max_tokens": count, "min_tokens": count, "ignore_eos": True,
+            "temperature": 0, "stream": True, "return_token_ids": True,
         }  # fmt: skip
         self._request = urllib.request.Request(
             f"{base}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}

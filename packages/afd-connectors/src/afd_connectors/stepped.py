@@ -1,0 +1,114 @@
+"""The contract of device transports, whose FFN role is driven by whole steps: a graph cannot ask what comes next."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from afd_connectors.ports import AttentionPort, FFNPort, Work
+from afd_connectors.step import Mode, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One attention rank's part in a gathered step.
+
+    epoch: counts the connections that this port has had; what was captured over one is void over another.
+    """
+
+    rank: int
+    epoch: int
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """The steps of several attention ranks that are served together, ascending by rank, at least one.
+
+    Of a step in mode CAPTURE, which is always alone, no rows move.
+    """
+
+    members: tuple[Member, ...]
+
+    @property
+    def capture(self) -> bool:
+        """Whether the attention rank only records the step into a graph."""
+        return self.members[0].step.mode is Mode.CAPTURE
+
+    @property
+    def replay(self) -> bool:
+        """Whether every attention rank runs the step from a graph."""
+        return all(member.step.mode is Mode.REPLAY for member in self.members)
+
+    @property
+    def stages(self) -> int:
+        """Stages of the member that has the most."""
+        return max(len(member.step.tokens) for member in self.members)
+
+    def exchanges(self, layers: int) -> Iterator[tuple[int, int]]:
+        """(layer, stage) in the order in which every rank of either role must issue them."""
+        for layer in range(layers):
+            for stage in range(self.stages):
+                yield layer, stage
+
+
+class DeviceAttentionPort(AttentionPort):
+    """An attention end whose calls only enqueue work on the device, so that a failure shows later."""
+
+    @abstractmethod
+    def witness(self) -> Callable[[], None]:
+        """To be taken once a step is issued and called once its results are read.
+
+        The call raises ConnectorError when a peer was lost in between: the step may then hold garbage.
+        """
+
+
+class SteppedFFNPort(FFNPort):
+    """An FFN end whose calls only enqueue work on the calling thread's current stream.
+
+    Every layer below the shape's bound is exchanged in every stage that has rows, in the order of
+    `Gathered.exchanges`. A lost peer's rows are undefined and nobody's answer.
+    """
+
+    _open: tuple[Gathered, Iterator[tuple[int, int]]] | None = None
+
+    @property
+    @abstractmethod
+    def layers(self) -> int:
+        """Layers of a step."""
+
+    @abstractmethod
+    def next_step(self, *, wait_s: float) -> Gathered | None:
+        """The next step to serve, or None when none was announced within `wait_s` seconds.
+
+        ConnectorError on a closed port.
+        """
+
+    @abstractmethod
+    def take(self, gathered: Gathered, layer: int, stage: int) -> Work | None:
+        """Enqueues the receipt of one exchange into one contiguous batch; None when nobody has rows in the stage."""
+
+    @abstractmethod
+    def epochs(self) -> Mapping[int, int]:
+        """The epoch of every attention rank that is connected now."""
+
+    def recv(self, stage: int | None = None, *, wait_s: float) -> Work | None:
+        """See FFNPort; for users that know no steps. The order is the step's, so no stage can be asked for."""
+        if stage is not None:
+            raise ValueError(f"a stepped port serves stages in the step's order, found a call for stage {stage}.")
+        until = time.monotonic() + wait_s
+        while True:
+            if self._open is not None:
+                gathered, left = self._open
+                for layer, place in left:
+                    work = self.take(gathered, layer, place)
+                    if work is not None:
+                        return work
+                self._open = None
+            found = self.next_step(wait_s=max(0.0, until - time.monotonic()))
+            if found is None:
+                return None
+            if not found.capture:
+                self._open = (found, found.exchanges(self.layers))

@@ -1,0 +1,58 @@
+"""nccl-p2p: device tensors of two processes, one communicator per direction and pair of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from afd_connectors import address
+from afd_connectors.ports import AttentionPort, Connector, FFNPort, Reach, refuse_unknown
+from afd_connectors.transports.nccl.device import CudaDevice, Device
+from afd_connectors.transports.nccl.library import Library, load
+from afd_connectors.transports.paired.connector import GATHER_OPTION, gather_seconds
+
+
+class NcclP2p(Connector):
+    """Rows go through NCCL on the stream that is current at each call, so exchanges can be captured in graphs.
+
+    Options: ffn_addresses, a list of "host:port", one per FFN rank; gather_ms, how long an FFN rank waits for the
+    steps of attention ranks that were served with the last one (default 1). Ports belong to the CUDA device that is
+    current on the thread that opens them.
+    """
+
+    name: ClassVar[str] = "nccl-p2p"
+    features: ClassVar[frozenset[str]] = frozenset({"graph", "variable_tokens"})
+    devices: ClassVar[frozenset[str]] = frozenset({"cuda"})
+    reach: ClassVar[Reach] = "network"
+
+    @classmethod
+    def check_options(cls, extra: Mapping[str, object]) -> None:
+        """See Connector."""
+        refuse_unknown(cls.name, extra, (address.OPTION, GATHER_OPTION))
+        if address.OPTION in extra:
+            address.parse(extra[address.OPTION])
+        gather_seconds(extra)
+
+    def bytes_needed(self) -> int:
+        """See Connector; what NCCL itself keeps is not counted."""
+        if self.layout.role == "attention":
+            return 0
+        return self.shape.stages * len(self.layout.peers) * self.shape.hidden_bytes
+
+    def make_attention_port(self) -> AttentionPort:
+        """See Connector."""
+        from afd_connectors.transports.nccl.attention import NcclAttentionPort
+
+        return NcclAttentionPort(self.layout, self.shape, self.facts, self.settings, *self.means())
+
+    def make_ffn_port(self) -> FFNPort:
+        """See Connector; the port is a SteppedFFNPort."""
+        from afd_connectors.transports.nccl.ffn import NcclFFNPort
+
+        return NcclFFNPort(
+            self.layout, self.shape, self.facts, self.settings, *self.means(), gather_seconds(self.settings.extra)
+        )
+
+    def means(self) -> tuple[Library, Device]:
+        """What moves the rows, and where they lie."""
+        return load(), CudaDevice()

@@ -1,0 +1,243 @@
+"""The FFN end: takes announced steps from the CPU channels and enqueues their rows on the caller's stream."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import select
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+
+from afd_connectors.address import ffn_address
+from afd_connectors.awake import AWAKE_S, awake
+from afd_connectors.errors import ConnectorError
+from afd_connectors.event import Event, Phase
+from afd_connectors.facts import Facts
+from afd_connectors.gather_steps import Choice, Waiting, choose
+from afd_connectors.handshake import Identity
+from afd_connectors.layout import Layout
+from afd_connectors.listener import Arrival, Listener
+from afd_connectors.ports import PeerStatus, Work
+from afd_connectors.pulse import Pulse
+from afd_connectors.settings import Settings
+from afd_connectors.shape import Shape
+from afd_connectors.stepped import Gathered, Member, SteppedFFNPort
+from afd_connectors.transports.nccl.batch import Batch, Part
+from afd_connectors.transports.nccl.device import Device
+from afd_connectors.transports.nccl.library import Library
+from afd_connectors.transports.nccl.link import Issuing
+from afd_connectors.transports.nccl.meeting import offer
+from afd_connectors.transports.nccl.peer import Peer
+from afd_connectors.transports.nccl.watch import Watch
+from afd_connectors.transports.paired.guests import Guests
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SWEEP_S = 0.5
+
+
+class NcclFFNPort(SteppedFFNPort):
+    """See SteppedFFNPort; listens from the moment that it exists. gather_s: how long laggards are waited for."""
+
+    def __init__(
+        self, layout: Layout, shape: Shape, facts: Facts, settings: Settings, library: Library, device: Device,
+        gather_s: float,
+    ) -> None:  # fmt: skip
+        self._layout, self._shape, self._gather_s = layout, shape, gather_s
+        self._dtype: torch.dtype = getattr(torch, shape.dtype)
+        rows = shape.tokens * len(layout.peers)
+        self._rooms = [
+            torch.empty((rows, shape.hidden), dtype=self._dtype, device=device.name) for _ in range(shape.stages)
+        ]
+        self._issuing = Issuing(library, device)
+        self._epochs = itertools.count(1)
+        self._event = Event(Phase.OPENED, time.monotonic())
+        self._companions: tuple[int, ...] = ()
+        self._planned: tuple[Gathered, dict[int, Batch]] | None = None
+        self._awake_until = 0.0
+        self._using = threading.RLock()
+        self._waker, self._wakes = socket.socketpair()
+        self._waker.setblocking(False)
+        self._guests: Guests[Peer] = Guests(layout, settings.timeout_s, self._seat, self._wake)
+        self._by_rank: dict[int, Peer] = {}
+        self._poll = select.poll()
+        self._register()
+        address = ffn_address(settings, layout.rank, layout.num_ffn)
+        identity = Identity(layout, facts, settings.secret)
+        try:
+            self._listener = Listener(address, identity, self._guests.admit, self._guests.welcome)
+        except ConnectorError:
+            self._waker.close()
+            self._wakes.close()
+            raise
+        self._watch = Watch(lambda: [peer.channel for peer in self._guests if not peer.dropped], self._guests.sweep)
+        self._pulse = Pulse(lambda: self._guests.beat(self._event))
+
+    @property
+    def layers(self) -> int:
+        """See SteppedFFNPort."""
+        return self._shape.layers
+
+    def next_step(self, *, wait_s: float) -> Gathered | None:
+        """See SteppedFFNPort."""
+        until = time.monotonic() + wait_s
+        with self._using:
+            while not self._guests.closed:
+                self._hear()
+                choice = self._choose()
+                if choice.peers:
+                    return self._gather(choice.peers)
+                left = until - time.monotonic()
+                if left <= 0.0:
+                    return None
+                self._wait(min(left, SWEEP_S if choice.wait_s is None else choice.wait_s))
+        raise ConnectorError(f"nccl-p2p FFN rank {self._layout.rank} is closed; open it again to receive.")
+
+    def take(self, gathered: Gathered, layer: int, stage: int) -> Work | None:
+        """See SteppedFFNPort."""
+        batch = self._plan(gathered, stage)
+        if not batch.rows:
+            return None
+        room = self._rooms[stage]
+        batch.issue(self._issuing, room.data_ptr(), _recv, self._fail)
+        step = gathered.members[0].step
+        self._event = Event(Phase.COMPUTED, time.monotonic(), step.seq, layer, stage)
+        return Work(step, layer, stage, room[: batch.rows], None, batch)
+
+    def send(self, work: Work, out: Tensor) -> None:
+        """See FFNPort."""
+        batch = work.ticket
+        if not isinstance(batch, Batch):
+            raise ValueError(f"send needs a work of this port, found {work.ticket!r}.")
+        expected = (batch.rows, self._shape.hidden)
+        if out.shape != expected or out.dtype is not self._dtype:
+            raise ValueError(
+                f"the answer must be {list(expected)} {self._shape.dtype}, found {list(out.shape)} {out.dtype}."
+            )
+        batch.issue(self._issuing, out.contiguous().data_ptr(), _send, self._fail)
+        self._event = Event(Phase.ANSWERED, time.monotonic(), work.step.seq, work.layer, work.stage)
+
+    def epochs(self) -> Mapping[int, int]:
+        """See SteppedFFNPort."""
+        return {peer.rank: peer.epoch for peer in self._guests if not peer.dropped}
+
+    def peers(self) -> tuple[PeerStatus, ...]:
+        """See Port."""
+        return self._guests.statuses()
+
+    def close(self) -> None:
+        """See Port."""
+        if self._guests.closed:
+            return
+        self._guests.closed = True
+        self._wake()
+        self._listener.close()
+        self._watch.close()
+        self._pulse.close()
+        for peer in self._guests:
+            peer.channel.bye()
+            peer.hang_up()
+        if self._using.acquire(timeout=5.0):
+            for peer in (*self._guests, *self._guests.take_replaced()):
+                peer.free()
+            self._waker.close()
+            self._wakes.close()
+            self._using.release()
+
+    def _seat(self, arrival: Arrival) -> Peer:
+        """On a thread of the listener."""
+        return Peer(arrival, self._shape, offer(arrival, self._issuing), next(self._epochs))
+
+    def _wake(self) -> None:
+        try:
+            self._waker.send(b"!")
+        except OSError:  # full: the thread is about to wake anyway; closed: there is nothing to wake
+            return
+
+    def _hear(self) -> None:
+        """Takes in what all peers announced."""
+        if self._guests.changed:
+            self._register()
+        for peer in self._by_rank.values():
+            if peer.dropped:
+                continue
+            try:
+                peer.channel.drain()
+            except ConnectorError as error:
+                self._guests.drop(peer, error.message, offence=True)
+                continue
+            if peer.channel.lost is not None:
+                self._guests.drop(peer, peer.channel.lost)
+
+    def _choose(self) -> Choice:
+        waiting = []
+        for peer in self._by_rank.values():
+            if peer.steps and not peer.dropped:
+                step, since = peer.steps[0]
+                waiting.append(Waiting(peer.rank, step.mode, since))
+        companions = [rank for rank in self._companions if rank in self._by_rank and not self._by_rank[rank].dropped]
+        return choose(waiting, companions, time.monotonic(), self._gather_s)
+
+    def _gather(self, ranks: tuple[int, ...]) -> Gathered:
+        members = []
+        for rank in ranks:
+            peer = self._by_rank[rank]
+            step, _ = peer.steps.popleft()
+            members.append(Member(rank, peer.epoch, step))
+        self._companions = ranks
+        self._awake_until = time.monotonic() + AWAKE_S
+        return Gathered(tuple(members))
+
+    def _plan(self, gathered: Gathered, stage: int) -> Batch:
+        """The same for every layer of a step."""
+        if self._planned is None or self._planned[0] is not gathered:
+            self._planned = (gathered, {})
+        known = self._planned[1]
+        if stage not in known:
+            parts, rows = [], 0
+            for member in gathered.members:
+                tokens = member.step.tokens
+                share = self._layout.share(tokens[stage]) if stage < len(tokens) else 0
+                if share:
+                    peer = self._by_rank.get(member.rank)
+                    current = peer if peer is not None and peer.epoch == member.epoch else None
+                    parts.append(Part(current, rows * self._shape.row_bytes, share * self._shape.row_bytes))
+                    rows += share
+            known[stage] = Batch(tuple(parts), rows)
+        return known[stage]
+
+    def _fail(self, peer: Peer, reason: str) -> None:
+        self._guests.drop(peer, peer.link.lost or reason)
+
+    def _wait(self, wait_s: float) -> None:
+        """Until a peer says something, or another thread wakes this one."""
+        now = time.monotonic()
+        events = awake(lambda: self._poll.poll(0), min(self._awake_until, now + wait_s))
+        left = now + wait_s - time.monotonic()
+        for fd, _ in events or self._poll.poll(math.ceil(1000 * max(0.0, left))):
+            if fd == self._wakes.fileno():
+                self._wakes.recv(4096)
+
+    def _register(self) -> None:
+        """Builds the poll anew after peers came or went, and frees the sockets of those that went."""
+        for gone in self._guests.take_replaced():
+            gone.free()
+        self._by_rank = {peer.rank: peer for peer in self._guests}
+        self._poll = select.poll()
+        self._poll.register(self._wakes, select.POLLIN)
+        for peer in self._by_rank.values():
+            self._poll.register(peer.channel.sock, select.POLLIN)
+
+
+def _recv(peer: Peer, address: int, count: int, stream: int) -> None:
+    peer.link.recv(address, count, stream)
+
+
+def _send(peer: Peer, address: int, count: int, stream: int) -> None:
+    peer.link.send(address, count, stream)

@@ -1,0 +1,100 @@
+"""How two ranks that have agreed on the CPU channel get their communicators; every wait has a deadline."""
+
+from __future__ import annotations
+
+import threading
+
+from afd_connectors.deadline import Deadline
+from afd_connectors.errors import ConnectorError, DeadlineExceeded, FrameError, HandshakeRefused, quoted
+from afd_connectors.handshake import recv_message, send_message, text
+from afd_connectors.listener import Arrival
+from afd_connectors.transports.nccl.library import ID_BYTES
+from afd_connectors.transports.nccl.link import ATTENTION, FFN, Issuing, Link
+
+TYPE = "nccl"
+MEET_S = 60.0  # the first communicator of a process loads kernels and looks at the whole host
+
+
+def offer(arrival: Arrival, issuing: Issuing) -> Link:
+    """The FFN side, over the agreed data connection; ConnectorError when the other side does not join."""
+    deadline = Deadline(MEET_S)
+    idents = [issuing.library.unique_id() for _ in range(2)]
+    version = issuing.library.version()
+    message = {"say": TYPE, "version": version, "request": idents[0].hex(), "reply": idents[1].hex()}
+    send_message(arrival.data, message, deadline)
+    answer = recv_message(arrival.data, deadline)
+    if answer.get("say") != "join":
+        raise HandshakeRefused(f"attention rank {arrival.rank} does not join: {quoted(answer.get('reason'))}.")
+    arrival.data.settimeout(None)
+    return _join(issuing, idents, FFN, deadline)
+
+
+def accept(arrival: Arrival, issuing: Issuing, deadline: Deadline) -> Link:
+    """The attention side; HandshakeRefused when the libraries differ, ConnectorError when nobody joins."""
+    limit = Deadline(deadline.slice(MEET_S))
+    message = recv_message(arrival.data, limit)
+    if message.get("say") != TYPE:
+        raise FrameError(f"an FFN rank begins with {TYPE!r}, found {quoted(message.get('say'))}.")
+    own, theirs = issuing.library.version(), text(message, "version")
+    if own != theirs:
+        reason = (
+            f"attention rank has NCCL {own}, FFN rank {arrival.rank} has NCCL {quoted(theirs)}; "
+            "both roles need the same version."
+        )
+        send_message(arrival.data, {"say": "refuse", "reason": reason}, limit)
+        raise HandshakeRefused(reason)
+    idents = [_ident(text(message, key)) for key in ("request", "reply")]
+    send_message(arrival.data, {"say": "join"}, limit)
+    arrival.data.settimeout(None)
+    return _join(issuing, idents, ATTENTION, limit)
+
+
+def _ident(spelled: str) -> bytes:
+    try:
+        ident = bytes.fromhex(spelled)
+    except ValueError:
+        ident = b""
+    if len(ident) != ID_BYTES:
+        raise FrameError(f"a communicator's id has {ID_BYTES} bytes in hexadecimal, found {quoted(spelled)}.")
+    return ident
+
+
+def _join(issuing: Issuing, idents: list[bytes], rank: int, deadline: Deadline) -> Link:
+    """Joins both communicators and sends one byte each way, on a thread that can be left behind."""
+    links: list[Link] = []
+    errors: list[Exception] = []
+
+    def join() -> None:
+        try:
+            issuing.device.bind()
+            request, reply = (issuing.library.join(ident, rank, 2) for ident in idents)
+            link = Link(issuing, *((reply, request) if rank == FFN else (request, reply)), 1 - rank)
+            _greet(issuing, link, rank)
+            links.append(link)
+        except Exception as error:  # noqa: BLE001  # told to the thread that waits for this one
+            errors.append(error)
+
+    thread = threading.Thread(target=join, name="afd-join", daemon=True)
+    thread.start()
+    thread.join(deadline.remaining())
+    if links:
+        return links[0]
+    if errors:
+        raise ConnectorError(f"the communicators could not be made: {errors[0]}") from errors[0]
+    raise DeadlineExceeded(f"the communicators were not there within {deadline.seconds:g} s")
+
+
+def _greet(issuing: Issuing, link: Link, rank: int) -> None:
+    """The first transfer of a communicator connects its buffers, which must not happen inside a step."""
+    import torch
+
+    byte = torch.zeros(1, dtype=torch.uint8, device=issuing.device.name)
+
+    def there() -> None:
+        link.send(byte.data_ptr(), 1, issuing.device.stream())
+
+    def back() -> None:
+        link.recv(byte.data_ptr(), 1, issuing.device.stream())
+
+    for call in (back, there) if rank == FFN else (there, back):
+        issuing.device.settle(call)

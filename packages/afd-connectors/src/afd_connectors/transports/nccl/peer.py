@@ -1,0 +1,60 @@
+"""One attention rank as an FFN rank knows it while it is connected: the steps it announced, the link to it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections import deque
+
+from afd_connectors.channel import Channel
+from afd_connectors.checks import step_problem
+from afd_connectors.errors import FrameError
+from afd_connectors.listener import Arrival
+from afd_connectors.shape import Shape
+from afd_connectors.step import Step
+from afd_connectors.transports.nccl.link import Link
+
+
+class Peer:
+    """See Guest. steps: announced and not served yet, with the time.monotonic() at which each came."""
+
+    def __init__(self, arrival: Arrival, shape: Shape, link: Link, epoch: int) -> None:
+        self.rank, self.address, self.epoch, self.link = arrival.rank, arrival.address, epoch, link
+        self.channel = Channel(arrival.control, self._begin)
+        self.since = time.monotonic()
+        self.dropped = False
+        self.steps: deque[tuple[Step, float]] = deque()
+        self._data, self._shape = arrival.data, shape
+        self._last = -1
+
+    def midway(self) -> bool:
+        """Whether it ever began a step: what the device still does of it cannot be asked without waiting."""
+        return self._last >= 0
+
+    def blocked_s(self) -> float:
+        """No request of this transport waits for its announcement: rows only move within announced steps."""
+        return 0.0
+
+    def hang_up(self) -> None:
+        """Ends the link and both connections for every thread; `free` gives the descriptors back."""
+        self.dropped = True
+        self.link.lose(self.channel.lost or "this side ended the connection")
+        for sock in (self.channel.sock, self._data):
+            with contextlib.suppress(OSError):  # not connected any more, which is what is wanted
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def free(self) -> None:
+        """Closes the sockets; only on the thread that reads them."""
+        self.channel.sock.close()
+        self._data.close()
+
+    def _begin(self, step: Step) -> None:
+        """A step was announced; runs under the channel's lock on whichever thread drains it."""
+        problem = step_problem(step, self._shape)
+        if problem is not None:
+            raise FrameError(problem)
+        if step.seq <= self._last:
+            raise FrameError(f"it announced step {step.seq} after step {self._last}")
+        self._last = step.seq
+        self.steps.append((step, time.monotonic()))
