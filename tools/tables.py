@@ -29,7 +29,7 @@ def support() -> str:
     from afd_workers.platform import PLATFORMS, UNAVAILABLE
 
     families = sorted(set(load().values()), key=lambda family: family.arch)
-    connectors = [registry.resolve(name, "cpu") for name in sorted(registry.BUILTIN)]
+    connectors = [registry.find(name) for name in sorted(registry.BUILTIN)]
     platforms = (
         *((name, "both roles, eager" if each.eager_only else "both roles") for name, each in sorted(PLATFORMS.items())),
         *((name, "not yet: AFD says so at start-up") for name in sorted(UNAVAILABLE)),

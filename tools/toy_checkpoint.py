@@ -90,12 +90,17 @@ FAMILIES: Mapping[str, Mapping[str, object]] = {
 }
 
 
-def make(family: str, folder: Path, *, seed: int = 0, layers: int = 4) -> Path:
-    """Writes config.json, model.safetensors and a byte-level tokenizer into ``folder`` and returns it."""
+def make(
+    family: str, folder: Path, *, seed: int = 0, layers: int = 4, changes: Mapping[str, object] | None = None
+) -> Path:
+    """Writes config.json, model.safetensors and a byte-level tokenizer into ``folder`` and returns it.
+
+    changes: keys of config.json that differ from the family's small defaults.
+    """
     import torch
     from safetensors.torch import save_file
 
-    config = {**FAMILIES[family], "num_hidden_layers": layers}
+    config = {**FAMILIES[family], "num_hidden_layers": layers, **(changes or {})}
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
     for name, shape in _shapes(config):
@@ -116,61 +121,65 @@ def make(family: str, folder: Path, *, seed: int = 0, layers: int = 4) -> Path:
 
 def _shapes(config: Mapping[str, object]) -> Shapes:
     """Every tensor of the checkpoint with its shape."""
-    yield "model.embed_tokens.weight", (VOCABULARY, HIDDEN)
+    hidden = _int(config, "hidden_size")
+    yield "model.embed_tokens.weight", (VOCABULARY, hidden)
     for index in range(_int(config, "num_hidden_layers")):
         layer = f"model.layers.{index}"
-        yield f"{layer}.input_layernorm.weight", (HIDDEN,)
-        yield f"{layer}.post_attention_layernorm.weight", (HIDDEN,)
+        yield f"{layer}.input_layernorm.weight", (hidden,)
+        yield f"{layer}.post_attention_layernorm.weight", (hidden,)
         deepseek = "kv_lora_rank" in config
         yield from _mla(config, layer) if deepseek else _gqa(config, layer)
         dense = index < _int(config, "first_k_dense_replace") if deepseek else index in _dense_layers(config)
-        yield from _mlp(f"{layer}.mlp", _int(config, "intermediate_size")) if dense else _moe(config, layer)
-    yield "model.norm.weight", (HIDDEN,)
-    yield "lm_head.weight", (VOCABULARY, HIDDEN)
+        yield from _mlp(f"{layer}.mlp", _int(config, "intermediate_size"), hidden) if dense else _moe(config, layer)
+    yield "model.norm.weight", (hidden,)
+    yield "lm_head.weight", (VOCABULARY, hidden)
 
 
 def _mla(config: Mapping[str, object], layer: str) -> Shapes:
+    hidden = _int(config, "hidden_size")
     heads, rope, nope = (_int(config, k) for k in ("num_attention_heads", "qk_rope_head_dim", "qk_nope_head_dim"))
     lora, value = _int(config, "kv_lora_rank"), _int(config, "v_head_dim")
     if config["q_lora_rank"] is None:
-        yield f"{layer}.self_attn.q_proj.weight", (heads * (nope + rope), HIDDEN)
+        yield f"{layer}.self_attn.q_proj.weight", (heads * (nope + rope), hidden)
     else:
         rank = _int(config, "q_lora_rank")
-        yield f"{layer}.self_attn.q_a_proj.weight", (rank, HIDDEN)
+        yield f"{layer}.self_attn.q_a_proj.weight", (rank, hidden)
         yield f"{layer}.self_attn.q_a_layernorm.weight", (rank,)
         yield f"{layer}.self_attn.q_b_proj.weight", (heads * (nope + rope), rank)
-    yield f"{layer}.self_attn.kv_a_proj_with_mqa.weight", (lora + rope, HIDDEN)
+    yield f"{layer}.self_attn.kv_a_proj_with_mqa.weight", (lora + rope, hidden)
     yield f"{layer}.self_attn.kv_a_layernorm.weight", (lora,)
     yield f"{layer}.self_attn.kv_b_proj.weight", (heads * (nope + value), lora)
-    yield f"{layer}.self_attn.o_proj.weight", (HIDDEN, heads * value)
+    yield f"{layer}.self_attn.o_proj.weight", (hidden, heads * value)
 
 
 def _gqa(config: Mapping[str, object], layer: str) -> Shapes:
+    hidden = _int(config, "hidden_size")
     heads, kv_heads, width = (_int(config, k) for k in ("num_attention_heads", "num_key_value_heads", "head_dim"))
-    yield f"{layer}.self_attn.q_proj.weight", (heads * width, HIDDEN)
-    yield f"{layer}.self_attn.k_proj.weight", (kv_heads * width, HIDDEN)
-    yield f"{layer}.self_attn.v_proj.weight", (kv_heads * width, HIDDEN)
-    yield f"{layer}.self_attn.o_proj.weight", (HIDDEN, heads * width)
+    yield f"{layer}.self_attn.q_proj.weight", (heads * width, hidden)
+    yield f"{layer}.self_attn.k_proj.weight", (kv_heads * width, hidden)
+    yield f"{layer}.self_attn.v_proj.weight", (kv_heads * width, hidden)
+    yield f"{layer}.self_attn.o_proj.weight", (hidden, heads * width)
     yield f"{layer}.self_attn.q_norm.weight", (width,)
     yield f"{layer}.self_attn.k_norm.weight", (width,)
 
 
 def _moe(config: Mapping[str, object], layer: str) -> Shapes:
+    hidden = _int(config, "hidden_size")
     experts = _int(config, "n_routed_experts" if "n_routed_experts" in config else "num_experts")
     width = _int(config, "moe_intermediate_size")
-    yield f"{layer}.mlp.gate.weight", (experts, HIDDEN)
+    yield f"{layer}.mlp.gate.weight", (experts, hidden)
     if config.get("topk_method") == "noaux_tc":
         yield f"{layer}.mlp.gate.e_score_correction_bias", (experts,)
     if "n_shared_experts" in config:
-        yield from _mlp(f"{layer}.mlp.shared_experts", width * _int(config, "n_shared_experts"))
+        yield from _mlp(f"{layer}.mlp.shared_experts", width * _int(config, "n_shared_experts"), hidden)
     for expert in range(experts):
-        yield from _mlp(f"{layer}.mlp.experts.{expert}", width)
+        yield from _mlp(f"{layer}.mlp.experts.{expert}", width, hidden)
 
 
-def _mlp(path: str, width: int) -> Shapes:
-    yield f"{path}.gate_proj.weight", (width, HIDDEN)
-    yield f"{path}.up_proj.weight", (width, HIDDEN)
-    yield f"{path}.down_proj.weight", (HIDDEN, width)
+def _mlp(path: str, width: int, hidden: int) -> Shapes:
+    yield f"{path}.gate_proj.weight", (width, hidden)
+    yield f"{path}.up_proj.weight", (width, hidden)
+    yield f"{path}.down_proj.weight", (hidden, width)
 
 
 def _dense_layers(config: Mapping[str, object]) -> frozenset[int]:

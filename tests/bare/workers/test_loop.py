@@ -12,7 +12,7 @@ import pytest
 
 from afd_connectors.ports import FFNPort, PeerStatus, Work
 from afd_connectors.step import Mode, Step
-from afd_workers.loop import ServerLoop
+from afd_workers.loop import Exchanges, ServerLoop
 
 
 class Port(FFNPort):
@@ -44,7 +44,8 @@ def work(layer: int) -> Work:
 
 def test_every_work_is_answered_with_what_was_computed_and_stopping_is_no_failure() -> None:
     port, deaths = Port([work(n) for n in range(3)]), []
-    loop = ServerLoop(port, lambda each: f"{each.hidden} computed", deaths.append)  # type: ignore[arg-type, return-value]
+    exchanges = Exchanges(port, lambda each: f"{each.hidden} computed")  # type: ignore[arg-type, return-value]
+    loop = ServerLoop(exchanges, deaths.append)
     loop.start()
     deadline = time.monotonic() + 5
     while len(port.answers) < 3 and time.monotonic() < deadline:
@@ -59,11 +60,31 @@ def test_a_failing_computation_is_reported_once_with_its_error() -> None:
         raise RuntimeError("no such expert")
 
     port, deaths, died = Port([work(0), work(1)]), [], threading.Event()
-    loop = ServerLoop(port, fail, lambda error: (deaths.append(error), died.set()))  # type: ignore[arg-type, func-returns-value]
+    loop = ServerLoop(Exchanges(port, fail), lambda error: (deaths.append(error), died.set()))  # type: ignore[arg-type, func-returns-value]
     loop.start()
     assert died.wait(5)
     assert loop.stop(5)
     assert [str(error) for error in deaths] == ["no such expert"]
+
+
+def test_an_idle_port_shows_life_and_a_source_that_ends_ends_the_loop_alone() -> None:
+    port, beats, deaths = Port([work(0)]), [], []
+    exchanges = Exchanges(port, lambda _work: None, lambda: beats.append(len(port.answers)))  # type: ignore[arg-type, return-value]
+
+    class Ending:
+        def serve_one(self) -> bool:
+            return exchanges.serve_one() and not beats
+
+        def close(self) -> None:
+            exchanges.close()
+
+    loop = ServerLoop(Ending(), deaths.append)
+    loop.start()
+    deadline = time.monotonic() + 5
+    while not beats and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert loop.stop(5)
+    assert (beats, deaths) == ([1], [])
 
 
 @pytest.mark.parametrize(("ignored", "code"), [(False, -signal.SIGTERM), (True, 70)])

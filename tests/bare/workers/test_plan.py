@@ -16,6 +16,7 @@ from afd_workers.cli import main
 from afd_workers.commands.request import make_request, normal
 from afd_workers.launch import cores
 from afd_workers.launch.free import free_ports
+from afd_workers.launch.options import read
 from afd_workers.launch.plan import Request, native, split
 from afd_workers.launch.topology import Topology
 
@@ -43,6 +44,22 @@ def test_roles_differ_in_role_rank_and_http_port_only() -> None:
     assert all(server.command[5:] and "bfloat16" in server.command for server in (attention, *ffn))
     assert len({server.health for server in (attention, *ffn)}) == 4
     assert attention.health == "http://127.0.0.1:8000/health"
+
+
+@pytest.mark.parametrize("spelling", [("-tp", "2"), ("-tp=2",), ("--tensor-parallel-size", "2")])
+def test_tensor_parallel_processes_are_attention_ranks_and_together_one_ffn_rank(spelling: tuple[str, ...]) -> None:
+    attention, *ffn = split(request("3A2F", options=spelling), {}, cpu=True)
+    assert [server.name for server in (attention, *ffn)] == ["attention", "ffn 0", "ffn 1"]
+    for server in (attention, *ffn):
+        assert (section(server.command)["num_attention_ranks"], section(server.command)["num_ffn_ranks"]) == (6, 2)
+    bound = [server.env["VLLM_CPU_OMP_THREADS_BIND"].split("|") for server in (attention, *ffn)]
+    assert [len(lists) for lists in bound] == [6, 2, 2]
+    assert [each for lists in bound for each in lists] == [",".join(map(str, block)) for block in cores.blocks(10)]
+    assert len(native(request(options=spelling), {}, cpu=True).env["VLLM_CPU_OMP_THREADS_BIND"].split("|")) == 2
+
+
+def test_switched_off_options_are_no_options() -> None:
+    assert read(("--no-enable-lora", "--dtype", "bfloat16", "-O0", "--no-enable-eplb")) == read(())
 
 
 def test_native_gets_no_section() -> None:
@@ -148,6 +165,19 @@ def options(**changes: object) -> argparse.Namespace:
         ({}, ("-dp2",), r"hand on, found -dp2: write --topology"),
         ({}, ("other-model",), r"Expected options after the model, found 'other-model'"),
         ({}, ("--data-parallel-size=2",), r"hand on, found --data-parallel-size=2: write --topology"),
+        ({}, ("--data-parallel-rank", "1"), r"hand on, found --data-parallel-rank: write --topology"),
+        ({}, ("-tp", "two"), r"Expected options that vLLM takes, found .*-tp: invalid int value: 'two'"),
+        ({}, ("-tp",), r"Expected options that vLLM takes, found .*-tp: expected one argument"),
+        ({}, ("-tp", "0"), r"Expected --tensor-parallel-size of at least 1, found 0"),
+        ({"topology": "16A1F"}, ("-tp=4",), r"found --topology 16A1F with tensor parallel size 4, 68 in all"),
+        ({}, ("-pp", "2"), r"^AFD's attention role needs pipeline_parallel_size=1, found 2: set it to 1\.$"),
+        ({}, ("-dcp=2",), r"needs decode_context_parallel_size=1, found 2: set it to 1"),
+        ({}, ("--enable-lora",), r"^AFD's attention role needs enable_lora=False, found True: leave LoRA out\.$"),
+        ({}, ("-ep",), r"needs enable_expert_parallel=False, found True: leave it out, each FFN rank holds all"),
+        ({}, ("--speculative-config", "{}"), r"needs speculative_config=None, found \{\}: leave speculative"),
+        ({}, ("--speculative-config.method=x",), r"needs speculative_config=None, found method=x: leave spec"),
+        ({}, ("--spec-method", "ngram"), r"needs spec_method=None, found ngram: leave speculative decoding out"),
+        ({"additional_config": '{"afd": {"compute_gate_on_attention": true}}'}, (), r"^AFD needs compute_gate_on"),
     ],
 )
 def test_bad_requests_get_one_sentence(

@@ -58,7 +58,7 @@ def test_needs_are_declarable() -> None:
 @pytest.mark.parametrize("name", sorted(set(registry.BUILTIN) - {"loopback"}))
 def test_built_in_transports_declare_that_roles_are_processes(name: str) -> None:
     """Or they would quietly miss the tests that kill and stop processes."""
-    assert registry._load(name).reach != "threads"
+    assert registry.find(name).reach != "threads"
 
 
 def test_abilities() -> None:

@@ -36,7 +36,7 @@ def resolve(name: str, device: str, settings: Settings | None = None) -> type[Co
     """
     if name == "auto":
         name = _automatic(device, settings)
-    found = _load(name)
+    found = find(name)
     if device not in found.devices:
         carried = ", ".join(sorted(found.devices))
         raise ValueError(f"connector {name!r} carries tensors on {carried}, found device {device!r}; choose another.")
@@ -56,7 +56,8 @@ def _automatic(device: str, settings: Settings | None) -> str:
     raise ValueError(f"connector 'auto' knows no transport for device {device!r}; name one of {', '.join(names())}.")
 
 
-def _load(name: str) -> type[Connector]:
+def find(name: str) -> type[Connector]:
+    """The connector class for a name, whatever devices it carries; ValueError for a name that is not known."""
     if name in BUILTIN:
         module, _, attribute = BUILTIN[name].partition(":")
         found: object = getattr(import_module(module), attribute)

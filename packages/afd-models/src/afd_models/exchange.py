@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from afd_connectors.step import Mode, Step
+from afd_models.shares import AllRows
 
 if TYPE_CHECKING:
     from afd_connectors.ports import AttentionPort
+    from afd_models.shares import Rows
 
 _LIBRARY = torch.library.Library("afd", "FRAGMENT")
 _LIBRARY.define("exchange(Tensor hidden, Tensor(a!) out, int layer, int handle) -> ()")
@@ -40,14 +42,18 @@ class Exchange:
     def __init__(self) -> None:
         self._handle = max(_EXCHANGES, default=0) + 1
         self._port: AttentionPort | None = None
+        self._rows: Rows = AllRows()
         self._first_layer = 0
         self._step = Step(seq=0, mode=Mode.EAGER, tokens=(0,))
         self._count, self._seconds = 0, 0.0
         _EXCHANGES[self._handle] = self
 
-    def connect(self, port: AttentionPort, first_layer: int) -> None:
-        """From now on exchanges go through ``port``; a step starts at decoder layer ``first_layer``."""
-        self._port, self._first_layer = port, first_layer
+    def connect(self, port: AttentionPort, first_layer: int, rows: Rows) -> None:
+        """From now on exchanges go through ``port``; a step starts at decoder layer ``first_layer``.
+
+        rows: which of a layer's rows this rank exchanges. Where it is none, the step is announced with none.
+        """
+        self._port, self._first_layer, self._rows = port, first_layer, rows
 
     def __call__(self, hidden: torch.Tensor, layer: int) -> torch.Tensor:
         """hidden: [rows, hidden]; returns what the FFN role made of it in decoder layer ``layer``, alike in shape."""
@@ -64,18 +70,39 @@ class Exchange:
                 "serve the model through an AFD attention worker, which opens it after loading."
             )
         started = time.perf_counter()
+        own = self._rows.own(hidden)
+        count = own.shape[0]
         if layer == self._first_layer:
-            self._step = Step(seq=self._step.seq + 1, mode=Mode.EAGER, tokens=(hidden.shape[0],))
-            self._port.begin(self._step)
-        self._port.send(self._step, layer, hidden)
-        self._port.recv(self._step, layer, out)
+            self._begin(Mode.CAPTURE if _capturing(hidden) else Mode.EAGER, count)
+        if count:
+            self._port.send(self._step, layer, own)
+            self._port.recv(self._step, layer, self._rows.own(out))
+        self._rows.complete(out)
         self._count += 1
         self._seconds += time.perf_counter() - started
+
+    def replay(self, rows: int, exchanges: int) -> None:
+        """Announces a step of ``rows`` padded rows that a graph is about to run with all its ``exchanges``.
+
+        A replay runs none of this module's code, so whoever starts it says so here.
+        """
+        self._begin(Mode.REPLAY, rows)
+        self._count += exchanges
+
+    def _begin(self, mode: Mode, rows: int) -> None:
+        assert self._port is not None  # see run; graphs are captured by running
+        self._step = Step(seq=self._step.seq + 1, mode=mode, tokens=(rows,))
+        self._port.begin(self._step)
 
     @property
     def figures(self) -> Figures:
         """Steps, exchanges and seconds so far."""
         return Figures(self._step.seq, self._count, self._seconds)
+
+
+def _capturing(hidden: torch.Tensor) -> bool:
+    """Whether a graph is being recorded on this thread, so that nothing that is enqueued now moves rows."""
+    return hidden.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _run(hidden: torch.Tensor, out: torch.Tensor, layer: int, handle: int) -> None:

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from afd_workers import links, logs
+from afd_workers.health.report import Report
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -21,6 +22,7 @@ class AttentionRole(Native):
 
     vllm_config: VllmConfig
     _port: AttentionPort | None = None
+    _report: Report | None = None
 
     def load_model(self, *, load_dummy_weights: bool = False) -> None:
         """Loads the attention part, then waits for the FFN role within join_timeout_s; ConnectorError after that."""
@@ -34,17 +36,26 @@ class AttentionRole(Native):
         with selected(self.vllm_config.model_config, Part("attention", self._exchange)) as spec:
             super().load_model(load_dummy_weights=load_dummy_weights)
         stages = find_stages(spec, self.get_model())
-        placement = links.Placement(dp_rank=self.vllm_config.parallel_config.data_parallel_index)
+        placement = links.placement(self.vllm_config.parallel_config)
         connector = links.make_connector(self.vllm_config, config, placement, stages, self.device.type)
         self._port = connector.open_attention()
-        self._exchange.connect(self._port, stages[0].layer)
+        self._exchange.connect(self._port, stages[0].layer, links.rows(placement, connector.layout))
+        self._per_step = len(stages)
+        self._report = Report(connector.layout.rank, self._port, self._underway)
 
     def exchange_figures(self) -> dict[str, float]:
         """What ``afd_models.exchange.Figures`` holds, as plain values for vLLM's ``collective_rpc``."""
         return asdict(self._exchange.figures)
 
+    def _underway(self) -> bool:
+        """Whether a step is between two exchanges or in one, which is where a lost FFN rank is waited for."""
+        figures = self._exchange.figures
+        return figures.steps * self._per_step > figures.exchanges
+
     def shutdown(self) -> None:
         """Closes the port, then whatever vLLM closes."""
+        if self._report is not None:
+            self._report.close()
         if self._port is not None:
             self._port.close()
         super().shutdown()

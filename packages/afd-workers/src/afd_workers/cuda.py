@@ -1,6 +1,76 @@
-"""The CUDA platform's place: its name is taken, its runtime is not there yet."""
+"""The two role workers on vLLM's CUDA platform with its second model runner; vLLM loads them by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+from vllm.v1.worker.gpu_worker import Worker
+
+from afd_workers import links
+from afd_workers.attention import AttentionRole
+from afd_workers.cuda_attention import announce_replays, witnessed
+from afd_workers.cuda_ffn import StepSource, own_stream, warm_up
+from afd_workers.ffn import FFNRole
+
+if TYPE_CHECKING:
+    from vllm.v1.core.sched.output import GrammarOutput
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+    from afd_compat.config import Config
+    from afd_workers.loop import Source
 
 
-def unavailable() -> str:
-    """What is missing before both roles can run on CUDA."""
-    return "the CUDA workers and the nccl-p2p transport are not part of this version, so run both roles on CPU."
+class AttentionWorker(AttentionRole, Worker):
+    """Attention on CUDA, eagerly or from graphs of whole decode steps."""
+
+    def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
+        """Native, after which the graphs' manager is the one that serves."""
+        super().initialize_from_config(kv_cache_config)
+        announce_replays(self.model_runner.cudagraph_manager, self._exchange, self._per_step)
+
+    def sample_tokens(self, grammar_output: GrammarOutput | None) -> object:
+        """Native; of a step in which an FFN rank was lost the tokens never leave, ConnectorError instead."""
+        from afd_connectors.stepped import DeviceAttentionPort
+
+        output = super().sample_tokens(grammar_output)
+        port = self._port
+        return witnessed(output, port.witness()) if isinstance(port, DeviceAttentionPort) else output
+
+
+class FFNWorker(FFNRole, Worker):
+    """FFN on CUDA."""
+
+    _steps: StepSource | None = None
+
+    def ffn_figures(self) -> dict[str, float]:
+        """How many steps ran eagerly, were captured, replayed and missing; for vLLM's ``collective_rpc``."""
+        return {} if self._steps is None else self._steps.figures()
+
+    def _source(self, config: Config) -> Source:
+        """See FFNRole; the port listens once nothing is left that could change what graphs are captured with."""
+        from afd_connectors.stepped import SteppedFFNPort
+
+        connector = links.make_connector(
+            self.vllm_config, config, links.Placement(dp_rank=0), self._stages, self.device.type
+        )
+        shape = connector.shape
+        rows = shape.tokens * len(connector.layout.peers)
+        self.model_runner.jit_warmup_registry.warmup()
+        with self._computing():
+            like = torch.zeros((rows, shape.hidden), dtype=self.vllm_config.model_config.dtype, device=self.device)
+            warm_up(self._replay, shape.layers, like)
+        port = connector.open_ffn()
+        if not isinstance(port, SteppedFFNPort):
+            port.close()
+            raise ValueError(f"AFD on CUDA needs a connector that serves whole steps, found {connector.name!r}.")
+        self._steps = StepSource(port, self._replay)
+        return self._steps
+
+    @contextmanager
+    def _computing(self) -> Iterator[None]:
+        """See FFNRole."""
+        with own_stream(self.device), super()._computing():
+            yield

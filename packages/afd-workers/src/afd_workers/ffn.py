@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING
 
 from afd_workers import links, logs
 from afd_workers.ending import end_process
-from afd_workers.loop import ServerLoop
+from afd_workers.loop import Exchanges, ServerLoop, Source
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from vllm.config import VllmConfig
     from vllm.tasks import SupportedTask
     from vllm.v1.worker.gpu_worker import Worker as Native
     from vllm.v1.worker.worker_base import CompilationTimes
 
-    from afd_connectors.ports import Work
+    from afd_compat.config import Config
 else:
     Native = object
 
@@ -50,11 +49,11 @@ class FFNRole(Native):
         """The last step of vLLM's start-up: from here on exchanges are served, by a thread of this worker."""
         from vllm.v1.worker.worker_base import CompilationTimes
 
+        from afd_workers.team import form
+
         config = links.section(self.vllm_config)
-        connector = links.make_connector(
-            self.vllm_config, config, links.Placement(dp_rank=0), self._stages, self.device.type
-        )
-        self._loop = ServerLoop(connector.open_ffn(), self._compute, end_process, self._computing)
+        self._member = form(self.vllm_config.model_config, self._replay, config.recovery_timeout_s)
+        self._loop = ServerLoop(self._source(config), end_process, self._computing)
         self._loop.start()
         return CompilationTimes(language_model=0.0, encoder=0.0)
 
@@ -67,9 +66,17 @@ class FFNRole(Native):
             log.warning("AFD FFN server loop still computes; the process ends without it.")
         super().shutdown()
 
-    def _compute(self, work: Work) -> Tensor:
-        """One stage on the rows of all peers."""
-        return self._replay(work.layer, work.hidden)
+    def _source(self, config: Config) -> Source:
+        """The port, or on the other processes of a tensor-parallel rank the one that has it."""
+        from afd_workers.team import Follower
+
+        member = self._member
+        if isinstance(member, Follower):
+            return member
+        connector = links.make_connector(
+            self.vllm_config, config, links.Placement(dp_rank=0), self._stages, self.device.type
+        )
+        return Exchanges(connector.open_ffn(), lambda work: member(work.layer, work.hidden), member.idle)
 
     @contextmanager
     def _computing(self) -> Iterator[None]:
@@ -80,5 +87,9 @@ class FFNRole(Native):
         import torch
         from vllm.forward_context import set_forward_context
 
-        with torch.inference_mode(), set_forward_context(None, self.vllm_config, num_tokens=1):
+        with (
+            torch.inference_mode(),
+            set_forward_context(None, self.vllm_config, num_tokens=1),
+            self._member.leading(),
+        ):
             yield

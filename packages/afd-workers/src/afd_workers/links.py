@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,9 +16,10 @@ from afd_connectors.shape import Shape
 from afd_workers import __version__
 
 if TYPE_CHECKING:
-    from vllm.config import ModelConfig, VllmConfig
+    from vllm.config import ModelConfig, ParallelConfig, VllmConfig
 
     from afd_connectors.ports import Connector
+    from afd_models.shares import Rows
     from afd_models.stages import Stage
 
 log = logging.getLogger("afd.workers")
@@ -26,13 +27,51 @@ log = logging.getLogger("afd.workers")
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a worker stands inside its server; all zero-based, ``tp_size`` and ``pcp_size`` at least 1."""
+    """Where a worker stands inside its server; all zero-based, ``tp_size`` and ``pcp_size`` at least 1.
+
+    dp_rank: the global one, over all servers of one data-parallel deployment.
+    """
 
     dp_rank: int
     tp_rank: int = 0
     tp_size: int = 1
     pcp_rank: int = 0
     pcp_size: int = 1
+
+
+def placement(parallel: ParallelConfig) -> Placement:
+    """Where this attention worker stands; to be asked once its parallel groups are there."""
+    from vllm.distributed.parallel_state import get_pcp_group, get_tp_group
+
+    tensor, context = get_tp_group(), get_pcp_group()
+    return Placement(
+        dp_rank=parallel.data_parallel_index,
+        tp_rank=tensor.rank_in_group,
+        tp_size=tensor.world_size,
+        pcp_rank=context.rank_in_group,
+        pcp_size=context.world_size,
+    )
+
+
+def rows(placement: Placement, layout: Layout) -> Rows:
+    """Which rows an attention worker exchanges of those that its tensor-parallel group holds."""
+    from afd_models.shares import AllRows, FirstRows, SharedRows
+
+    if placement.tp_size == 1:
+        return AllRows()
+    from vllm.distributed.parallel_state import get_tp_group
+
+    group = get_tp_group()
+    if one_ffn_rank(placement, layout):
+        return FirstRows(placement.tp_rank, group.broadcast)
+    return SharedRows(placement.tp_rank, placement.tp_size, lambda own: group.all_gather(own, dim=0))
+
+
+def one_ffn_rank(placement: Placement, layout: Layout) -> bool:
+    """Whether all ranks of a tensor-parallel attention group exchange with the same single FFN rank."""
+    first = layout.rank - placement.tp_rank
+    ranks = (replace(layout, rank=rank) for rank in range(first, first + placement.tp_size))
+    return len({peer for each in ranks for peer in each.peers}) == 1
 
 
 def section(vllm_config: VllmConfig) -> Config:
@@ -75,7 +114,7 @@ def make_connector(
         extra=config.connector_extra_config,
     )
     facts = _facts(model_config, config, shape)
-    connector = registry.resolve(config.connector, device)(layout, shape, facts, settings)
+    connector = registry.resolve(config.connector, device, settings)(layout, shape, facts, settings)
     log.info("AFD %s rank %d: connector %s, %s", config.role, rank, connector.name, shape)
     return connector
 

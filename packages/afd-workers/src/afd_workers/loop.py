@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -15,25 +15,58 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("afd.workers")
 
-_IDLE_CHECK_S = 0.5
+IDLE_CHECK_S = 0.5
+
+
+class Source(Protocol):
+    """Where a loop's work comes from."""
+
+    def serve_one(self) -> bool:
+        """One exchange, or a short wait for one; False when there will be no other."""
+
+    def close(self) -> None:
+        """Lets `serve_one` return soon; called on another thread, possibly twice."""
+
+
+class Exchanges:
+    """The exchanges that arrive at a port.
+
+    compute: Work -> the stage's output, [rows, hidden]. idle: called when nothing came for IDLE_CHECK_S.
+    """
+
+    def __init__(
+        self, port: FFNPort, compute: Callable[[Work], Tensor], idle: Callable[[], None] = lambda: None
+    ) -> None:
+        self._port, self._compute, self._idle = port, compute, idle
+
+    def serve_one(self) -> bool:
+        """See Source."""
+        work = self._port.recv(wait_s=IDLE_CHECK_S)
+        if work is None:
+            self._idle()
+        else:
+            self._port.send(work, self._compute(work))
+        return True
+
+    def close(self) -> None:
+        """See Source."""
+        self._port.close()
 
 
 class ServerLoop:
-    """One daemon thread that drives an FFN port until it is stopped or fails.
+    """One daemon thread that serves a source until it is stopped or fails.
 
-    compute: Work -> the stage's output, [rows, hidden]; called on the loop's thread only.
     on_death: called once, on that thread, with the error that ended the loop; never after ``stop``.
     around: what the thread enters before it serves and leaves at its end.
     """
 
     def __init__(
         self,
-        port: FFNPort,
-        compute: Callable[[Work], Tensor],
+        source: Source,
         on_death: Callable[[BaseException], None],
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        self._port, self._compute, self._on_death, self._around = port, compute, on_death, around
+        self._source, self._on_death, self._around = source, on_death, around
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="afd-ffn-loop", daemon=True)
 
@@ -42,9 +75,9 @@ class ServerLoop:
         self._thread.start()
 
     def stop(self, timeout_s: float = 5.0) -> bool:
-        """Closes the port and waits for the thread at most ``timeout_s``; True when it has ended."""
+        """Closes the source and waits for the thread at most ``timeout_s``; True when it has ended."""
         self._stopping.set()
-        self._port.close()
+        self._source.close()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -52,10 +85,8 @@ class ServerLoop:
     def _run(self) -> None:
         try:
             with self._around():
-                while not self._stopping.is_set():
-                    work = self._port.recv(wait_s=_IDLE_CHECK_S)
-                    if work is not None:
-                        self._port.send(work, self._compute(work))
+                while not self._stopping.is_set() and self._source.serve_one():
+                    continue
         except BaseException as error:  # whatever ended the loop must end the server: nobody else watches this thread
             if not self._stopping.is_set():
                 log.exception("AFD FFN server loop ended: %s", error)

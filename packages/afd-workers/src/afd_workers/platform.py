@@ -16,12 +16,15 @@ class Platform:
     """How AFD runs on one kind of device.
 
     device: torch device type. workers: role -> dotted worker class for vLLM's ``worker_cls``.
-    eager_only: exchanges cannot be captured in graphs here, so both roles run eagerly.
+    eager_only: exchanges cannot be captured in graphs here, so both roles run eagerly. runner_v2: the workers need
+    vLLM's second model runner. needed: engine options that must have one value here; see `refusals.check_on`.
     """
 
     device: str
     workers: Mapping[Role, str]
     eager_only: bool
+    runner_v2: bool = False
+    needed: tuple[tuple[str, object, str], ...] = ()
 
 
 PLATFORMS: Mapping[str, Platform] = {
@@ -30,11 +33,20 @@ PLATFORMS: Mapping[str, Platform] = {
         workers={"attention": "afd_workers.cpu.AttentionWorker", "ffn": "afd_workers.cpu.FFNWorker"},
         eager_only=True,
     ),
+    "cuda": Platform(
+        device="cuda",
+        workers={"attention": "afd_workers.cuda.AttentionWorker", "ffn": "afd_workers.cuda.FFNWorker"},
+        eager_only=False,
+        runner_v2=True,
+        needed=(
+            ("tensor_parallel_size", 1, "set it to 1, several ranks on CUDA are not there yet"),
+            ("data_parallel_size", 1, "set it to 1 and start one server per attention rank"),
+        ),
+    ),
 }
 
 #: Devices with a name and a plan but no runtime: where to find the sentence that says what is not there yet.
 UNAVAILABLE: Mapping[str, str] = {
-    "cuda": "afd_workers.cuda:unavailable",
     "npu": "afd_npu:unavailable",
 }
 

@@ -6,7 +6,8 @@ import copy
 import logging
 from typing import TYPE_CHECKING
 
-from afd_workers import logs, platform, refusals
+from afd_workers import graph_mode, logs, platform, refusals
+from afd_workers.health import board
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -35,6 +36,9 @@ class Roles:
         config.check_device(device)
         registry.resolve(config.connector, device).check_options(config.connector_extra_config)
         refusals.check(engine_args, config)
+        refusals.check_on(chosen.needed, engine_args, config)
+        if config.role == "attention":
+            board.offer(config.num_attention_ranks)  # before vLLM starts the processes that write on it
         prepared = copy.copy(engine_args)
         if prepared.worker_cls == "auto":
             prepared.worker_cls = chosen.workers[config.role]
@@ -43,14 +47,24 @@ class Roles:
         if chosen.eager_only and not prepared.enforce_eager:
             log.info("AFD runs the %s role eagerly on %s (as with --enforce-eager).", config.role, device)
             prepared.enforce_eager = True
+        elif config.role == "attention" and not chosen.eager_only:
+            graph_mode.settle(prepared)
         if config.role == "ffn":
+            prepared.enforce_eager = True  # where there are graphs, the role captures its own
             prepared.enable_prefix_caching = False  # vLLM's scheduler cannot cache prefixes without KV groups
             prepared.kv_cache_memory_bytes = _NO_KV_CACHE_BYTES
         return prepared
 
     def finish(self, vllm_config: VllmConfig, config: Config) -> None:
         """ValueError unless the model is of a declared family and its ranks fit the layout."""
+        from vllm.platforms import current_platform
+
         from afd_models.families import find
 
         find(vllm_config.model_config.architectures)
+        if platform.choose(current_platform.device_type).runner_v2 and not vllm_config.use_v2_model_runner:
+            raise ValueError(
+                "AFD needs vLLM's second model runner on this device, found the first: set VLLM_USE_V2_MODEL_RUNNER=1 "
+                "and leave out what only the first one can do."
+            )
         refusals.check_ranks(vllm_config.parallel_config, config)

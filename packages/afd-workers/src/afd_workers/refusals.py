@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -9,45 +10,60 @@ if TYPE_CHECKING:
     from vllm.engine.arg_utils import EngineArgs
 
     from afd_compat.config import Config
+    from afd_workers.launch.options import Options
 
 
+_NO_SPECULATION = "leave speculative decoding out"
 #: (engine option, the value that AFD needs, what to do instead), for either role.
 _NEEDED: tuple[tuple[str, object, str], ...] = (
     ("pipeline_parallel_size", 1, "set it to 1"),
-    ("tensor_parallel_size", 1, "set it to 1, use more ranks instead"),
     ("prefill_context_parallel_size", 1, "set it to 1"),
     ("decode_context_parallel_size", 1, "set it to 1"),
     ("enable_expert_parallel", False, "leave it out, each FFN rank holds all experts"),
     ("enable_eplb", False, "leave it out"),
     ("enable_elastic_ep", False, "leave it out"),
     ("enable_dbo", False, "leave dual-batch overlap out"),
-    ("speculative_config", None, "leave speculative decoding out"),
+    ("speculative_config", None, _NO_SPECULATION),
+    ("spec_method", None, _NO_SPECULATION),
+    ("spec_model", None, _NO_SPECULATION),
+    ("spec_tokens", None, _NO_SPECULATION),
     ("enable_lora", False, "leave LoRA out"),
 )
 
 
-def check(engine_args: EngineArgs, config: Config) -> None:
+def check(options: EngineArgs | Options, config: Config) -> None:
     """ValueError for the first option that does not work with ``config.role``."""
     needed = _NEEDED
     if config.role == "ffn":
         instead = "start one server per FFN rank instead, each with its own rank in the afd section"
         needed = (*needed, ("data_parallel_size", 1, instead))
-    for option, value, instead in needed:
-        found = getattr(engine_args, option)
-        if (found or None) != (value or None):  # vLLM leaves switches that nobody set at None
-            raise ValueError(f"AFD's {config.role} role needs {option}={value}, found {found}: {instead}.")
+    check_on(needed, options, config)
     if config.compute_gate_on_attention:
         raise ValueError(
             "AFD needs compute_gate_on_attention=false in this version, found true: the gate follows the experts."
         )
 
 
+def check_on(needed: Iterable[tuple[str, object, str]], options: EngineArgs | Options, config: Config) -> None:
+    """ValueError for the first of ``needed`` (option, value, what to do instead) that has another value."""
+    for option, value, instead in needed:
+        found = getattr(options, option)
+        if (found or None) != (value or None):  # vLLM leaves switches that nobody set at None
+            raise ValueError(f"AFD's {config.role} role needs {option}={value}, found {found}: {instead}.")
+
+
 def check_ranks(parallel: ParallelConfig, config: Config) -> None:
-    """ValueError unless this server's ranks lie within the number of ranks of its role."""
-    ranks = parallel.data_parallel_size * parallel.tensor_parallel_size
-    count = config.num_attention_ranks if config.role == "attention" else config.num_ffn_ranks
+    """ValueError unless this server's ranks lie within the number of ranks of its role.
+
+    Each tensor-parallel process is an attention rank; on the FFN role they are one rank together.
+    """
+    if config.role == "attention":
+        ranks = parallel.data_parallel_size * parallel.prefill_context_parallel_size * parallel.tensor_parallel_size
+        count, other = config.num_attention_ranks, ", rank or its data and tensor parallel sizes"
+    else:
+        ranks, count, other = 1, config.num_ffn_ranks, " or rank"
     if config.rank + ranks > count:
         raise ValueError(
             f"Expected the ranks of this {config.role} server within num_{config.role}_ranks={count}, found "
-            f"{ranks} ranks from rank {config.rank}: correct num_{config.role}_ranks, rank or data_parallel_size."
+            f"{ranks} ranks from rank {config.rank}: correct num_{config.role}_ranks{other}."
         )

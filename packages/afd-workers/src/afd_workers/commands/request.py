@@ -10,18 +10,19 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
+from afd_workers import refusals
 from afd_workers.launch.free import is_free
+from afd_workers.launch.options import Options, read
 from afd_workers.launch.plan import Request
 from afd_workers.launch.topology import Topology
 
 MAX_RANKS = 64  # of one host; more is a slip of the finger
 #: Options of vLLM that the launcher sets itself or that several servers cannot share, and what to do instead.
 REFUSED: Mapping[str, str] = {
-    "--data-parallel-size": "write --topology xAyF",
-    "-dp": "write --topology xAyF",
     "--model": "name the model once, as the first argument",
     "--uds": "use --host and --port",
 }
+_DATA_PARALLEL = ("--data-parallel", "-dp")
 _SET_BY_TOPOLOGY = ("role", "afd_role", "rank", "num_attention_ranks", "num_ffn_ranks")
 
 
@@ -29,14 +30,18 @@ def make_request(options: argparse.Namespace, rest: Sequence[str]) -> Request:
     """The checked request; ValueError with one sentence for what cannot be started."""
     _check_options(rest)
     _check_model(options.model)
-    topology = Topology.parse(options.topology)
-    if topology.attention + topology.ffn > MAX_RANKS:
-        raise ValueError(f"Expected at most {MAX_RANKS} ranks on one host, found --topology {topology}: use fewer.")
+    topology, engine = Topology.parse(options.topology), read(rest)
+    ranks = topology.processes(engine.tensor_parallel_size)
+    if ranks > MAX_RANKS:
+        raise ValueError(
+            f"Expected at most {MAX_RANKS} ranks on one host, found --topology {topology} with tensor parallel size "
+            f"{engine.tensor_parallel_size}, {ranks} in all: use fewer."
+        )
     additional = _object(options.additional_config)
     section = additional.pop("afd", {})
     if not isinstance(section, dict):
         raise ValueError(f'Expected an object under "afd" in --additional-config, found {section!r}: write {{...}}.')
-    _check_section(section, topology)
+    _check_section(section, topology, engine)
     if not 0 < options.port < 65536:
         raise ValueError(f"Expected --port from 1 to 65535, found {options.port}: choose one of these.")
     if not is_free(options.host, options.port):
@@ -81,10 +86,9 @@ def on_cpu() -> bool:
 def _check_options(rest: Sequence[str]) -> None:
     for argument in rest:
         name = argument.split("=")[0]
-        for option, instead in REFUSED.items():
-            short = len(option) == 3 and name.startswith(option) and name[3:].isdigit()
-            if name == option or short:
-                raise ValueError(f"Expected options that afd serve can hand on, found {argument}: {instead}.")
+        instead = "write --topology xAyF" if name.startswith(_DATA_PARALLEL) else REFUSED.get(name)
+        if instead is not None:
+            raise ValueError(f"Expected options that afd serve can hand on, found {argument}: {instead}.")
     if rest and not rest[0].startswith("-"):
         raise ValueError(f"Expected options after the model, found {rest[0]!r}: name one model only.")
 
@@ -99,7 +103,7 @@ def _check_model(model: str) -> None:
         raise ValueError(f"Expected a checkpoint folder with config.json at {model}, found {found}: correct the path.")
 
 
-def _check_section(section: Mapping[str, object], topology: Topology) -> None:
+def _check_section(section: Mapping[str, object], topology: Topology, engine: Options) -> None:
     from afd_compat.config import Config
     from afd_connectors import registry
 
@@ -110,6 +114,7 @@ def _check_section(section: Mapping[str, object], topology: Topology) -> None:
     if on_cpu():
         config.check_device("cpu")
         registry.resolve(config.connector, "cpu").check_options(config.connector_extra_config)
+    refusals.check(engine, config)
     if config.port + topology.ffn - 1 > 65535:
         raise ValueError(
             f'Expected one port per FFN rank from "port" in the section on, found {config.port}: lower it.'

@@ -43,8 +43,8 @@ class Client:
     base: str
     model: str
 
-    def complete(self, prompt: str, tokens: int) -> Completion:
-        """Exactly ``tokens`` greedy tokens after ``prompt``; OSError when there is no answer within a minute."""
+    def complete(self, prompt: str | list[int], tokens: int) -> Completion:
+        """Exactly ``tokens`` greedy tokens after a text or its tokens; OSError when no answer comes within a minute."""
         body = {
             "model": self.model,
             "prompt": prompt,

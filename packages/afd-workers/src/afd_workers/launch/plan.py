@@ -10,11 +10,14 @@ from dataclasses import dataclass, field
 from afd_compat.config import SECRET
 from afd_workers.launch import cores
 from afd_workers.launch.free import free_ports
+from afd_workers.launch.options import read
 from afd_workers.launch.topology import Topology
 
 #: Works with every vLLM distribution, also the CPU wheel, whose ``vllm serve`` misses its own package metadata.
 API_SERVER = "vllm.entrypoints.launchers.api_server.entry"
 LOOPBACK = "127.0.0.1"
+#: Attention's /health says whether it serves or waits for an FFN rank.
+HEALTH = ("--middleware", "afd_workers.health.Health")
 #: Two servers share a host's memory here, so that neither may take vLLM's default share of all of it.
 CPU_KV_CACHE_BYTES = 1 << 30
 
@@ -31,8 +34,9 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a user asked for. options: vLLM's own, given to every server. section: the user's part of "afd".
+    """What a user asked for. section: the user's part of "afd".
 
+    options: vLLM's own, given to every server; a tensor parallel size among them is that of both roles.
     secret: handed on in the environment, since vLLM logs its arguments and every user of a host can list them.
     """
 
@@ -48,23 +52,24 @@ class Request:
 
 def split(request: Request, env: Mapping[str, str], *, cpu: bool) -> tuple[Server, ...]:
     """Servers for both roles: one for all attention ranks (data parallel), one for each FFN rank."""
-    topology = request.topology
+    topology, tensor = request.topology, read(request.options).tensor_parallel_size
     env = env if request.secret is None else {**env, SECRET: request.secret}
-    shares = cores.blocks(topology.attention + topology.ffn)
+    shares = cores.blocks(topology.processes(tensor))
+    attention_ranks = topology.attention * tensor
     section = {
         "host": LOOPBACK,
         "port": free_ports(topology.ffn)[0],
         **request.section,
-        "num_attention_ranks": topology.attention,
+        "num_attention_ranks": attention_ranks,
         "num_ffn_ranks": topology.ffn,
     }
     parallel = () if topology.attention == 1 else ("--data-parallel-size", str(topology.attention))
     attention = _server(
         "attention",
         request,
-        (*_memory(request, env, cpu), *parallel),
+        (*HEALTH, *_memory(request, env, cpu), *parallel),
         {**section, "role": "attention"},
-        _bound(env, shares[: topology.attention], cpu),
+        _bound(env, shares[:attention_ranks], cpu),
     )
     ffn_ports = free_ports(topology.ffn)
     ffn = (
@@ -73,7 +78,7 @@ def split(request: Request, env: Mapping[str, str], *, cpu: bool) -> tuple[Serve
             Request(request.model, topology, LOOPBACK, ffn_ports[rank], request.options, additional=request.additional),
             (),
             {**section, "role": "ffn", "rank": rank},
-            _bound(env, (shares[topology.attention + rank],), cpu),
+            _bound(env, shares[attention_ranks + rank * tensor :][:tensor], cpu),
         )
         for rank in range(topology.ffn)
     )
@@ -81,8 +86,9 @@ def split(request: Request, env: Mapping[str, str], *, cpu: bool) -> tuple[Serve
 
 
 def native(request: Request, env: Mapping[str, str], *, cpu: bool, ranks: int = 1) -> Server:
-    """The same model on one plain vLLM server, with the processors that one of ``ranks`` ranks would get."""
-    bound = _bound(env, cores.blocks(ranks)[:1], cpu)
+    """The same model on one plain vLLM server, with the processors that its processes would get among ``ranks``."""
+    tensor = read(request.options).tensor_parallel_size
+    bound = _bound(env, cores.blocks(max(ranks, tensor))[:tensor], cpu)
     return _server("native", request, _memory(request, env, cpu), None, bound)
 
 

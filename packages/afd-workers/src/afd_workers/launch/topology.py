@@ -1,4 +1,4 @@
-"""How many ranks each role has, in the field's notation: 2A1F is two attention ranks and one FFN rank."""
+"""How often each role is there, in the field's notation: 2A1F is two attention replicas and one FFN rank."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ _PATTERN = re.compile(r"([1-9][0-9]{0,3})A([1-9][0-9]{0,3})F", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Numbers of attention and FFN ranks, both at least 1."""
+    """Numbers of attention replicas and FFN ranks, both at least 1; tensor parallelism makes several processes of each.
+
+    Every process of an attention replica is an attention rank, those of an FFN rank are one together.
+    """
 
     attention: int
     ffn: int
@@ -24,6 +27,10 @@ class Topology:
                 f"Expected a topology such as 1A1F or 2A1F, found {text!r}: write xAyF with x and y above 0."
             )
         return cls(int(match[1]), int(match[2]))
+
+    def processes(self, tensor: int) -> int:
+        """Of both roles, with ``tensor`` per attention replica and FFN rank."""
+        return (self.attention + self.ffn) * tensor
 
     def __str__(self) -> str:
         return f"{self.attention}A{self.ffn}F"

@@ -22,6 +22,7 @@ from afd_connectors.waiting import Waiting
 
 log = logging.getLogger("afd.connectors")
 RETRY_S = 0.1
+REFUSED_S = 1.0  # each refusal is a line in the other side's log
 MakeLine = Callable[[int, Dialled, Sequence[Pending]], Line]
 
 
@@ -153,7 +154,7 @@ class Lines:
                 raise hopeless
             waiting.reason = "; ".join(reasons.values()) or waiting.reason
             waiting.tell()
-            self.closed.wait(deadline.slice(RETRY_S))
+            self.closed.wait(deadline.slice(RETRY_S if hopeless is None else REFUSED_S))
         self._go_on_or_raise()
         raise DeadlineExceeded(waiting.verdict())
 

@@ -1,0 +1,120 @@
+"""The FFN role's compute on a CUDA device: whole steps on a stream of its own, from graphs where there are some."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import torch
+
+from afd_connectors.errors import ConnectorError
+from afd_connectors.stepped import Gathered, SteppedFFNPort
+from afd_workers.graphs import Call, Steps
+from afd_workers.loop import IDLE_CHECK_S
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.cuda import _POOL_HANDLE
+
+log = logging.getLogger("afd.workers")
+DRAIN_S = 10.0
+
+
+class Recorder:
+    """Captures graphs on the calling thread's stream; they share one pool, as one runs at a time."""
+
+    def __init__(self) -> None:
+        self._pool: _POOL_HANDLE | None = None
+
+    def __call__(self, enqueue: Call) -> Call:
+        """See Steps.capture."""
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        # Other threads of this process make communicators meanwhile, which a stricter mode would not allow.
+        with torch.cuda.graph(
+            graph, pool=self._pool, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"
+        ):
+            enqueue()
+        return graph.replay
+
+    def new_pool(self) -> None:
+        """A pool whose last graph is gone cannot be used again."""
+        self._pool = None
+
+
+class StepSource:
+    """See loop.Source; serves the steps of a port. compute: (layer, [rows, hidden]) -> the stage's output."""
+
+    def __init__(self, port: SteppedFFNPort, compute: Callable[[int, Tensor], Tensor]) -> None:
+        self._port, self._compute = port, compute
+        recorder = Recorder()
+        self.steps = Steps(self._forward, recorder, recorder.new_pool)
+        self.host_s = 0.0
+
+    def serve_one(self) -> bool:
+        """See Source."""
+        gathered = self._port.next_step(wait_s=IDLE_CHECK_S)
+        epochs = self._port.epochs()
+        if self.steps.stale(epochs):
+            self._drain()
+            self.steps.keep(epochs)
+        if gathered is not None:
+            started = time.perf_counter()
+            self.steps.run(gathered)
+            self.host_s += time.perf_counter() - started
+        return True
+
+    def close(self) -> None:
+        """See Source."""
+        self._port.close()
+
+    def figures(self) -> dict[str, float]:
+        """What `graphs.Figures` holds, and the seconds that this thread spent in it."""
+        return {**asdict(self.steps.figures), "host_s": self.host_s}
+
+    def _forward(self, gathered: Gathered) -> None:
+        port, compute = self._port, self._compute
+        for layer, stage in gathered.exchanges(port.layers):
+            work = port.take(gathered, layer, stage)
+            if work is not None:
+                port.send(work, compute(layer, work.hidden))
+
+    def _drain(self) -> None:
+        """Waits until the device has let go of graphs that are about to be dropped; their transfers were aborted."""
+        event = torch.cuda.Event()
+        event.record()
+        until = time.monotonic() + DRAIN_S
+        while not event.query():
+            if time.monotonic() > until:
+                raise ConnectorError(
+                    f"the device did not end the steps of a lost attention rank within {DRAIN_S:g} s; "
+                    "restart this server."
+                )
+            time.sleep(0.001)
+
+
+@contextmanager
+def own_stream(device: torch.device) -> Iterator[None]:
+    """The calling thread works on `device` and a stream of its own."""
+    torch.cuda.set_device(device)
+    with torch.cuda.stream(torch.cuda.Stream(device)):
+        yield
+
+
+def warm_up(compute: Callable[[int, Tensor], Tensor], layers: int, like: Tensor) -> None:
+    """Runs every layer once with the most rows there can be.
+
+    vLLM's workspace grows by being freed, which graphs that were captured with it would not survive: so it has its
+    final size before any is captured, and is kept from growing.
+    """
+    from vllm.v1.worker.workspace import lock_workspace
+
+    for layer in range(layers):
+        compute(layer, like)
+    torch.cuda.current_stream().synchronize()
+    lock_workspace()

@@ -1,0 +1,94 @@
+"""Which steps an FFN rank runs from graphs: one graph per key, captured when its attention rank captures its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from afd_connectors.stepped import Gathered
+
+log = logging.getLogger("afd.workers")
+
+#: Per attention rank, ascending: its rank, its connection's epoch, and its rows per stage.
+Key = tuple[tuple[int, int, tuple[int, ...]], ...]
+Call = Callable[[], None]
+
+
+def key_of(gathered: Gathered) -> Key:
+    """Equal exactly for steps that move the same rows over the same connections, in whatever order they came."""
+    return tuple(sorted((member.rank, member.epoch, member.step.tokens) for member in gathered.members))
+
+
+@dataclass(slots=True)
+class Figures:
+    """How the steps of a rank ran. missing: replayed by every attention rank and not captured here."""
+
+    eager: int = 0
+    captured: int = 0
+    replayed: int = 0
+    missing: int = 0
+
+
+class Steps:
+    """Runs gathered steps, from graphs where there are some.
+
+    forward: enqueues a whole step, its transfers included. capture: records what a call enqueues, returns what
+    replays it. new_pool: called when no graph is left, so that the next one begins with memory of its own.
+    """
+
+    def __init__(
+        self, forward: Callable[[Gathered], None], capture: Callable[[Call], Call], new_pool: Call = lambda: None
+    ) -> None:
+        self.figures = Figures()
+        self._forward, self._capture, self._new_pool = forward, capture, new_pool
+        self._graphs: dict[Key, Call] = {}
+        self._warned: set[Key] = set()
+
+    def run(self, gathered: Gathered) -> None:
+        """Enqueues one step, or records it where the attention rank only records."""
+        key = key_of(gathered)
+        if gathered.capture:
+            # An attention rank captures its largest sizes twice: to measure memory, and to keep them.
+            if key not in self._graphs:
+                self._graphs[key] = self._capture(lambda: self._forward(gathered))
+                self.figures.captured += 1
+            return
+        graph = self._graphs.get(key) if gathered.replay else None
+        if graph is not None:
+            self.figures.replayed += 1
+            graph()
+            return
+        if gathered.replay:
+            self._miss(key)
+        self.figures.eager += 1
+        self._forward(gathered)
+
+    def keep(self, epochs: Mapping[int, int]) -> bool:
+        """Drops what was captured over connections that are gone; whether anything was."""
+        stale = [key for key in self._graphs if not _current(key, epochs)]
+        for key in stale:
+            del self._graphs[key]
+        if stale:
+            log.info("AFD FFN dropped %d graphs of attention ranks that left", len(stale))
+            if not self._graphs:
+                self._new_pool()
+        return bool(stale)
+
+    def stale(self, epochs: Mapping[int, int]) -> bool:
+        """Whether `keep` would drop anything."""
+        return any(not _current(key, epochs) for key in self._graphs)
+
+    def keys(self) -> Iterable[Key]:
+        """What is captured."""
+        return tuple(self._graphs)
+
+    def _miss(self, key: Key) -> None:
+        self.figures.missing += 1
+        if key not in self._warned:
+            self._warned.add(key)
+            log.warning("AFD FFN has no graph for a step that attention replays, so it runs eagerly: %s", key)
+
+
+def _current(key: Key, epochs: Mapping[int, int]) -> bool:
+    return all(epochs.get(rank) == epoch for rank, epoch, _ in key)

@@ -1,0 +1,60 @@
+"""On CUDA the attention role's graph mode is AFD's where the user left it open, and refused where it cannot work."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from vllm.config import CompilationConfig
+from vllm.config.compilation import CompilationMode, CUDAGraphMode
+
+from afd_compat.config import Config
+from afd_workers import graph_mode, platform, refusals
+
+
+def settled(enforce_eager: bool = False, compilation_config: CompilationConfig | None = None) -> SimpleNamespace:
+    args = SimpleNamespace(enforce_eager=enforce_eager, compilation_config=compilation_config or CompilationConfig())
+    given = args.compilation_config
+    graph_mode.settle(args)
+    if args.compilation_config is not given:
+        assert given.cudagraph_mode is None or given.cudagraph_mode is args.compilation_config.cudagraph_mode
+    return args
+
+
+def test_left_open_it_is_whole_decode_steps_uncompiled() -> None:
+    chosen = settled().compilation_config
+    assert chosen.cudagraph_mode is CUDAGraphMode.FULL_DECODE_ONLY
+    assert chosen.mode is CompilationMode.NONE
+
+
+def test_what_the_user_chose_stays() -> None:
+    chosen = settled(compilation_config=CompilationConfig(mode=3, cudagraph_mode="NONE")).compilation_config
+    assert (chosen.mode, chosen.cudagraph_mode) == (CompilationMode.VLLM_COMPILE, CUDAGraphMode.NONE)
+    assert settled(enforce_eager=True).compilation_config.cudagraph_mode is None
+
+
+@pytest.mark.parametrize("mode", ["FULL", "PIECEWISE", "FULL_AND_PIECEWISE"])
+def test_modes_that_the_ffn_role_cannot_follow_are_named(mode: str) -> None:
+    sentence = rf"needs cudagraph_mode=FULL_DECODE_ONLY or NONE on this device, found {mode}: "
+    with pytest.raises(ValueError, match=sentence):
+        settled(compilation_config=CompilationConfig(cudagraph_mode=mode))
+
+
+@pytest.mark.parametrize("role", ["attention", "ffn"])
+@pytest.mark.parametrize("option", ["tensor_parallel_size", "data_parallel_size"])
+def test_several_ranks_in_one_cuda_server_are_refused(role: str, option: str) -> None:
+    args = SimpleNamespace(**{"tensor_parallel_size": 1, "data_parallel_size": 1, option: 2})
+    config = Config.parse({"role": role}, {})
+    with pytest.raises(ValueError, match=rf"AFD's {role} role needs {option}=1, found 2: set it to 1"):
+        refusals.check_on(platform.choose("cuda").needed, args, config)
+
+
+def test_cuda_workers_are_what_vllm_can_load_by_name() -> None:
+    """Importing them needs no device; each is vLLM's own worker with a role in front of it."""
+    from vllm.utils.import_utils import resolve_obj_by_qualname
+    from vllm.v1.worker.gpu_worker import Worker
+
+    for name in platform.choose("cuda").workers.values():
+        found = resolve_obj_by_qualname(name)
+        assert issubclass(found, Worker)
+        assert found.__mro__[1].__name__.endswith("Role")

@@ -1,0 +1,80 @@
+"""The hop alone: rows of 7168 there and back between two devices, through the port and through bare NCCL.
+
+    python -m tools.gpu.bench_hop_gpu [--sizes 1 16 128 512 2048 8192] [--hidden 7168]
+
+Microseconds one way, inside graphs of 20 round trips, several replays enqueued ahead; eager: outside graphs. begin: CPU
+microseconds of one announcement. Data is compared bit for bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+from collections.abc import Sequence
+
+from tools.gpu import setups
+from tools.gpu.children import Children, Failed
+
+LIMIT_S = 180.0
+TRIPS = 20
+
+
+def numbers(answer: dict[str, object], key: str) -> list[float]:
+    """A list of an answer."""
+    found = answer[key]
+    assert isinstance(found, list)
+    return [float(value) for value in found]
+
+
+def measure(sizes: Sequence[int], hidden: int) -> bool:
+    """Prints the table; whether all data was right."""
+    with Children(setups.logs("bench-hop")) as children:
+        job = {"port": setups.free_port(), "sizes": list(sizes), "hidden": hidden, "trips": TRIPS}
+        ffn = children.start("hop-ffn", "tools.gpu.hop", {"role": "ffn", **job}, 1)
+        attention = children.start("hop-attention", "tools.gpu.hop", {"role": "attention", **job}, 0)
+        first = ffn.answer(LIMIT_S)
+        attention.answer(LIMIT_S)
+        print(f"NCCL {first['version']}, rows of {hidden} bf16, us one way", flush=True)
+        raw: list[dict[str, object]] = []
+        errors: list[Failed] = []
+
+        def echo() -> None:
+            try:
+                ffn.ask({"op": "raw", "ident": first["ident"]}, LIMIT_S)
+            except Failed as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=echo, daemon=True)
+        thread.start()
+        raw.append(attention.ask({"op": "raw", "ident": first["ident"]}, LIMIT_S))
+        thread.join(LIMIT_S)
+        if errors:
+            raise errors[0]
+        ffn.ask({"op": "serve"}, LIMIT_S)
+        told = attention.ask({"op": "measure"}, LIMIT_S)
+        columns = (numbers(raw[0], "us"), *(numbers(told, key) for key in ("graph_us", "eager_us", "begin_us")))
+        print(" rows   raw graph  port graph  port eager  begin us", flush=True)
+        for size, *row in zip(sizes, *columns, strict=True):
+            print(f"{size:5} {row[0]:11.1f} {row[1]:11.1f} {row[2]:11.1f} {row[3]:9.1f}", flush=True)
+        print(f"FFN steps: {ffn.ask({'op': 'figures'}, LIMIT_S)}", flush=True)
+        print(f"data right: {told['right']}", flush=True)
+        return bool(told["right"])
+
+
+def main() -> None:
+    """Exit code 0 when all data was right."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", nargs="+", type=int, default=[1, 16, 128, 512, 2048, 8192])
+    parser.add_argument("--hidden", type=int, default=7168)
+    options = parser.parse_args()
+    try:
+        right = measure(options.sizes, options.hidden)
+    except Failed as error:
+        print(f"FAILED: {error}", flush=True)
+        right = False
+    sys.exit(0 if right else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""One offline vLLM engine in a process of its own, native or either role, that does jobs from standard input.
+
+python -m tools.gpu.engine '{"options": {...}}'   (see Engine for the jobs)
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from tools.gpu.children import answers, say
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class Worker(Protocol):
+    """What jobs ask of the engine's worker."""
+
+    def exchange_figures(self) -> dict[str, float]:
+        """See afd_workers.attention."""
+
+    def ffn_figures(self) -> dict[str, float]:
+        """See afd_workers.cuda."""
+
+
+class Engine:
+    """jobs: {"op": "tokens", "prompts", "count"} -> tokens; {"op": "time", "rows", "count", "prompt"} -> seconds;
+    {"op": "figures"} -> what the role counted; {"op": "alone", "rows"} -> milliseconds of the FFN role's layers;
+    {"op": "trace_start"}, {"op": "trace_stop", "file"} -> a profiler trace of what ran in between.
+    """
+
+    def __init__(self, options: Mapping[str, object]) -> None:
+        from vllm import LLM
+
+        from afd_connectors import registry
+
+        registry.BUILTIN["none"] = "tools.gpu.no_transport:NoTransport"  # attention alone
+        self._llm = LLM(**options)
+        self._worker = self._llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
+
+    def tokens(self, prompts: Sequence[Sequence[int]], count: int) -> dict[str, object]:
+        """Greedy tokens of all prompts at once."""
+        from vllm import SamplingParams, TokensPrompt
+
+        sampling = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True, detokenize=False)
+        started = time.perf_counter()
+        found = self._llm.generate([TokensPrompt(prompt_token_ids=list(p)) for p in prompts], sampling, use_tqdm=False)
+        seconds = time.perf_counter() - started
+        return {"tokens": [list(output.outputs[0].token_ids) for output in found], "seconds": seconds}
+
+    def time(self, rows: int, count: int, prompt: int) -> dict[str, object]:
+        """Seconds for `count` tokens of `rows` prompts of `prompt` tokens."""
+        prompts = [[100 + (row * 131 + place * 17) % 800 for place in range(prompt)] for row in range(rows)]
+        return {"seconds": self.tokens(prompts, count)["seconds"]}
+
+    def figures(self) -> dict[str, object]:
+        """What the role counted so far; nothing for a native engine."""
+        for name in ("exchange_figures", "ffn_figures"):
+            if hasattr(self._worker, name):
+                return dict(getattr(self._worker, name)())
+        return {}
+
+    def alone(self, rows: int) -> dict[str, object]:
+        """Milliseconds of all layers of the FFN role from a graph, on rows that nobody sends."""
+        from tools.gpu.ffn_alone import milliseconds
+
+        return {"ms": milliseconds(self._worker, rows)}
+
+    def trace_start(self) -> dict[str, object]:
+        """From now on the device's work is recorded, and the calls of every thread that cause it."""
+        from torch.profiler import ProfilerActivity, profile
+
+        self._profile = profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])
+        self._profile.start()
+        return {}
+
+    def trace_stop(self, file: str) -> dict[str, object]:
+        """Writes the record as a gzipped Chrome trace."""
+        self._profile.stop()
+        self._profile.export_chrome_trace(file)
+        return {"file": file}
+
+    def do(self, job: dict[str, object]) -> dict[str, object]:
+        """Dispatches one job."""
+        operation = str(job.pop("op"))
+        answer: dict[str, object] = getattr(self, operation)(**job)
+        return answer
+
+
+def main() -> None:
+    """Says that it is ready, then answers one job per line until standard input ends."""
+    out = answers()
+    started = time.perf_counter()
+    engine = Engine(json.loads(sys.argv[1])["options"])
+    say(out, {"ready": time.perf_counter() - started})
+    for line in sys.stdin:
+        say(out, engine.do(json.loads(line)))
+
+
+if __name__ == "__main__":
+    main()

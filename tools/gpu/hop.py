@@ -1,0 +1,162 @@
+"""One side of the hop benchmark in a process of its own; see bench_hop_gpu.py.
+
+python -m tools.gpu.hop '{"role": "attention"|"ffn", "port": N, "sizes": [...], "hidden": H, "trips": T}'
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from statistics import median
+
+import torch
+
+from afd_connectors import registry
+from afd_connectors.facts import Facts
+from afd_connectors.layout import Layout
+from afd_connectors.settings import Settings
+from afd_connectors.shape import Shape
+from afd_connectors.step import Mode, Step
+from afd_connectors.stepped import SteppedFFNPort
+from afd_connectors.transports.nccl.library import ID_BYTES, Nccl, load
+from afd_workers.cuda_ffn import Recorder, StepSource, own_stream
+from afd_workers.loop import ServerLoop
+from tools.gpu.children import answers, say
+
+ROUNDS, AHEAD = 20, 4
+
+
+class Side:
+    """What both roles have."""
+
+    def __init__(self, role: str, port: int, sizes: list[int], hidden: int, trips: int) -> None:
+        self.sizes, self.trips, self.hidden = sizes, trips, hidden
+        shape = Shape(max(sizes), hidden, "bfloat16", trips)
+        facts = Facts("hop", "none", "hop", "bfloat16", hidden, trips, 0, "ffn", 1, (), 1, 1)
+        layout = Layout("ffn" if role == "ffn" else "attention", 0, 1, 1)
+        settings = Settings(port=port, join_timeout_s=120)
+        self.connector = registry.resolve("nccl-p2p", "cuda")(layout, shape, facts, settings)
+        self.rows = torch.randn((max(sizes), hidden), device="cuda", dtype=torch.bfloat16)
+        self.library: Nccl = load()
+
+    def raw(self, ident: bytes, first: bool) -> dict[str, object]:
+        """Microseconds one way of bare NCCL calls in a graph, one communicator for both ways."""
+        comm = self.library.join(ident, int(first), 2)
+        found = []
+        for size in self.sizes:
+            address, count = self.rows.data_ptr(), size * self.hidden * 2
+
+            def trip(address: int = address, count: int = count) -> None:
+                stream = torch.cuda.current_stream().cuda_stream
+                for _ in range(self.trips):
+                    calls = (self.library.send, self.library.recv) if first else (self.library.recv, self.library.send)
+                    for call in calls:
+                        call(comm, 1 - int(first), address, count, stream)
+
+            trip()
+            torch.cuda.synchronize()
+            found.append(1e3 * timed(Recorder()(trip)) / self.trips / 2)
+        return {"us": found}
+
+
+class Attention(Side):
+    """Sends rows and waits for them to come back."""
+
+    def measure(self) -> dict[str, object]:
+        """Microseconds one way through the port in graphs and eagerly, and of CPU time per announcement."""
+        port = self.connector.open_attention()
+        out = torch.empty_like(self.rows)
+        graphs, eagerly, host, right = [], [], [], True
+        seq = 0
+        for size in self.sizes:
+
+            def trips(mode: Mode, size: int = size) -> None:
+                nonlocal seq
+                seq += 1
+                step = Step(seq, mode, (size,))
+                port.begin(step)
+                for layer in range(self.trips):
+                    port.send(step, layer, self.rows[:size])
+                    port.recv(step, layer, out[:size])
+
+            out.zero_()
+            trips(Mode.EAGER)
+            torch.cuda.synchronize()
+            right = right and torch.equal(out[:size], self.rows[:size])
+            eagerly.append(1e3 * timed(lambda: trips(Mode.EAGER), ahead=1) / self.trips / 2)
+            replay = Recorder()(lambda: trips(Mode.CAPTURE))
+            spent: list[float] = []
+
+            def step(replay: Callable[[], None] = replay, size: int = size, spent: list[float] = spent) -> None:
+                nonlocal seq
+                seq += 1
+                started = time.perf_counter()
+                port.begin(Step(seq, Mode.REPLAY, (size,)))
+                spent.append(time.perf_counter() - started)
+                replay()
+
+            out.zero_()
+            graphs.append(1e3 * timed(step) / self.trips / 2)
+            right = right and torch.equal(out[:size], self.rows[:size])
+            host.append(1e6 * median(spent))
+        port.close()
+        return {"graph_us": graphs, "eager_us": eagerly, "begin_us": host, "right": right}
+
+
+class FFN(Side):
+    """Sends back what it receives."""
+
+    def serve(self) -> dict[str, object]:
+        """Listens from now on."""
+        port = self.connector.open_ffn()
+        assert isinstance(port, SteppedFFNPort)
+        self.source = StepSource(port, lambda _layer, hidden: hidden)
+        self.loop = ServerLoop(self.source, lambda _error: None, lambda: own_stream(torch.device("cuda", 0)))
+        self.loop.start()
+        return {"serving": True}
+
+    def figures(self) -> dict[str, object]:
+        """What was served."""
+        return dict(self.source.figures())
+
+
+def timed(call: Callable[[], None], ahead: int = AHEAD) -> float:
+    """Milliseconds of one call on the device, the median of ROUNDS.
+
+    `ahead` calls are enqueued before one is awaited.
+    """
+    times = []
+    for _ in range(ROUNDS):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(ahead):
+            call()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) / ahead)
+    return median(times[2:])
+
+
+def main() -> None:
+    """Answers jobs until standard input ends."""
+    out = answers()
+    torch.cuda.set_device(0)
+    given = json.loads(sys.argv[1])
+    side: Side = (FFN if given["role"] == "ffn" else Attention)(**given)
+    with torch.inference_mode(), own_stream(torch.device("cuda", 0)):
+        say(out, {"ready": True, "ident": side.library.unique_id().hex(), "version": side.library.version()})
+        for line in sys.stdin:
+            job = json.loads(line)
+            operation = job.pop("op")
+            if operation == "raw":
+                ident = bytes.fromhex(job["ident"])
+                assert len(ident) == ID_BYTES
+                say(out, side.raw(ident, isinstance(side, Attention)))
+            else:
+                say(out, getattr(side, operation)())
+
+
+if __name__ == "__main__":
+    main()

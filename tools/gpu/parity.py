@@ -1,0 +1,118 @@
+"""Greedy tokens of native and split serving on a random toy checkpoint, eagerly and from graphs.
+
+    python -m tools.gpu.parity [--device cuda|cpu]
+
+Prints equal/total per kind of batch; exit code 1 unless all are equal. On CPU only the eager half runs, to try the
+script itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Mapping
+
+from tools.gpu import setups
+from tools.gpu.children import Child, Children, Failed
+
+ANSWER_S = 120.0
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+def prompts(count: int, vocabulary: int = 300) -> list[list[int]]:
+    """Prompts of 4 to 60 tokens, all different."""
+    return [[2 + (n * 37 + place * place * 11) % vocabulary for place in range(4 + n * 7 % 57)] for n in range(count)]
+
+
+def generate(child: Child, singles: int, batches: list[tuple[int, int]], count: int) -> Mapping[str, list[list[int]]]:
+    """Tokens per kind: `singles` prompts one by one, then each batch of (prompts, tokens)."""
+    found: dict[str, list[list[int]]] = {f"{singles} single": []}
+    for prompt in prompts(singles):
+        found[f"{singles} single"] += ask(child, [prompt], count)
+    for size, tokens in batches:
+        found[f"{size} batched"] = ask(child, prompts(size), tokens)
+    return found
+
+
+def ask(child: Child, given: list[list[int]], count: int) -> list[list[int]]:
+    """Tokens of one batch."""
+    answer = child.ask({"op": "tokens", "prompts": given, "count": count}, ANSWER_S)
+    found = answer["tokens"]
+    assert isinstance(found, list)
+    return found
+
+
+def compare(name: str, native: Mapping[str, list[list[int]]], parted: Mapping[str, list[list[int]]]) -> bool:
+    """Prints one line per kind."""
+    right = True
+    for kind, expected in native.items():
+        found = parted[kind]
+        equal = sum(one == other for one, other in zip(expected, found, strict=True))
+        distinct = len({tuple(tokens) for tokens in expected})
+        first = [next((i for i, (a, b) in enumerate(zip(x, y, strict=True)) if a != b), -1)
+                 for x, y in zip(expected, found, strict=True) if x != y]  # fmt: skip
+        note = f"  first differences at {first[:8]}" if first else ""
+        print(f"{name:28} {kind:12} {equal:4}/{len(expected):<4} distinct {distinct}{note}", flush=True)
+        right = right and equal == len(expected)
+    return right
+
+
+def run(device: str) -> bool:
+    """Whether every token of every batch was equal."""
+    cuda = device == "cuda"
+    folder = setups.logs("parity")
+    model = setups.toy(folder / "toy", device)
+    rows = 128 if cuda else 8
+    base = setups.common(
+        model,
+        device=device,
+        rows=rows,
+        tokens=8192 if cuda else 512,
+        length=1024,
+        cache=(2 << 30) if cuda else 64 << 20,
+    )
+    batches = [(16, 64), (100, 40)] if cuda else [(6, 16)]
+    singles, count = (8, 64) if cuda else (2, 16)
+    eager, place = setups.eager(base), 0 if cuda else None
+    right = True
+    with Children(folder) as children:
+        started = time.monotonic()
+        native = {"eager": children.start("native-eager", setups.ENGINE, {"options": eager}, place)}
+        parted = {"eager": setups.split(children, "eager", eager, eager, device)}
+        if cuda:
+            options = setups.graphs(base, SIZES, native=True)
+            native["graph"] = children.start("native-graph", setups.ENGINE, {"options": options}, place)
+            parted["graph"] = setups.split(children, "graph", setups.graphs(base, SIZES, native=False), eager, device)
+        children.ready(setups.READY_S)
+        print(f"{len(native) + 2 * len(parted)} engines ready in {time.monotonic() - started:.0f} s", flush=True)
+        for name, (attention, ffn) in parted.items():
+            expected = generate(native[name], singles, batches, count)
+            found = generate(attention, singles, batches, count)
+            right = compare(f"split {name} / native {name}", expected, found) and right
+            told = ffn.ask({"op": "figures"}, ANSWER_S)
+            print(f"  FFN steps: {', '.join(f'{key} {value:.6g}' for key, value in told.items())}", flush=True)
+            if name == "graph":
+                right = right and told["missing"] == 0 and float(str(told["replayed"])) > 0
+                again = generate(native["graph"], singles, batches, count)
+                compare("native graph / native graph", expected, again)
+                compare("native graph / native eager", generate(native["eager"], singles, batches, count), again)
+    return right
+
+
+def main() -> None:
+    """Exit code 0 when everything was equal."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    options = parser.parse_args()
+    try:
+        right = run(options.device)
+    except Failed as error:
+        print(f"FAILED: {error}", flush=True)
+        right = False
+    print("parity: all equal" if right else "parity: NOT equal", flush=True)
+    sys.exit(0 if right else 1)
+
+
+if __name__ == "__main__":
+    main()

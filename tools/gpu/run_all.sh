@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Runs everything under tools/gpu on a host with two CUDA devices, each part with a limit, and prints the tables.
+#
+#   bash tools/gpu/run_all.sh [hop] [parity] [step] [kill]      (all four without arguments)
+#
+# Needs vLLM and torch for CUDA in the Python that PYTHON names (default python3), or on PYTHONPATH. The packages of
+# this repository need not be installed. Logs go under AFD_GPU_LOGS (default /tmp/afd-gpu); the tables also into
+# tables.txt there. A part that fails does not keep the next one from running.
+set -uo pipefail
+cd "$(dirname "$0")/../.."
+python=${PYTHON:-python3}
+export AFD_GPU_LOGS=${AFD_GPU_LOGS:-/tmp/afd-gpu}
+export PYTHONPATH="$PWD:$(printf '%s:' "$PWD"/packages/*/src)${PYTHONPATH:-}"
+unset PYTHONDONTWRITEBYTECODE
+mkdir -p "$AFD_GPU_LOGS"
+parts=("$@")
+[ ${#parts[@]} -gt 0 ] || parts=(hop parity step kill)
+failed=0
+part() { # name limit module arguments...
+    local name=$1 limit=$2
+    shift 2
+    echo "=== $name ($(date -u +%H:%M:%S), at most $limit s): python -m $*"
+    timeout --kill-after=20 "$limit" "$python" -m "$@" 2>&1
+    local code=$?
+    [ $code -eq 0 ] || { echo "=== $name ended with code $code"; failed=1; }
+}
+main() {
+    for name in "${parts[@]}"; do
+        case $name in
+        hop) part hop 240 tools.gpu.bench_hop_gpu ;;
+        parity) part parity 420 tools.gpu.parity ;;
+        step) part step 560 tools.gpu.bench_step_gpu --json "$AFD_GPU_LOGS/step.json" ;;
+        kill) part kill 300 tools.gpu.kill_ffn ;;
+        *) echo "unknown part $name"; failed=1 ;;
+        esac
+    done
+    return $failed
+}
+main > >(tee "$AFD_GPU_LOGS/tables.txt")
+code=$?
+wait
+exit $code

@@ -1,0 +1,116 @@
+"""The engines of a run: options for native vLLM and for both roles of a split on one host, and what they load."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from tools import toy_checkpoint
+from tools.gpu.children import Child, Children
+
+Options = dict[str, object]
+READY_S = 420.0
+ENGINE = "tools.gpu.engine"
+SMALL: Mapping[str, object] = {
+    "hidden_size": 512,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "qk_nope_head_dim": 128,
+    "v_head_dim": 128,
+    "n_routed_experts": 16,
+    "moe_intermediate_size": 256,
+    "intermediate_size": 1024,
+    "max_position_embeddings": 4096,
+}
+LITE: Mapping[str, object] = {
+    **toy_checkpoint.FAMILIES["deepseek-v2"],
+    "vocab_size": 102400,
+    "hidden_size": 2048,
+    "num_hidden_layers": 27,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "n_routed_experts": 64,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 6,
+    "moe_intermediate_size": 1408,
+    "intermediate_size": 10944,
+    "qk_nope_head_dim": 128,
+    "v_head_dim": 128,
+    "max_position_embeddings": 8192,
+}
+
+
+def toy(folder: Path, device: str) -> Path:
+    """A random DeepSeek-V2 checkpoint with a large standard deviation: any wrong row shows in the tokens."""
+    return toy_checkpoint.make("deepseek-v2", folder, layers=5, changes=SMALL if device == "cuda" else None)
+
+
+def lite(folder: Path) -> Path:
+    """The dimensions of DeepSeek-V2-Lite without weights."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(LITE, indent=2))
+    return folder
+
+
+def common(model: Path, *, device: str, rows: int, tokens: int, length: int, cache: int, **more: object) -> Options:
+    """Options that all engines of a run share, or they would group requests differently."""
+    options: Options = {
+        "model": str(model),
+        "dtype": "bfloat16",
+        "max_num_seqs": rows,
+        "max_num_batched_tokens": tokens,
+        "max_model_len": length,
+        "kv_cache_memory_bytes": cache,
+        "enable_prefix_caching": False,
+        "skip_tokenizer_init": True,
+        "seed": 0,
+        **more,
+    }
+    if device == "cuda":
+        options["gpu_memory_utilization"] = 0.1  # several engines share a device; the cache's size is given
+    return options
+
+
+def eager(options: Options) -> Options:
+    """Without graphs."""
+    return {**options, "enforce_eager": True}
+
+
+def graphs(options: Options, sizes: Sequence[int], *, native: bool) -> Options:
+    """With graphs of whole decode steps, which native vLLM has to be told and AFD chooses itself."""
+    chosen: dict[str, object] = {"cudagraph_capture_sizes": list(sizes)}
+    if native:
+        chosen |= {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
+    return {**options, "compilation_config": chosen}
+
+
+def role(options: Options, name: str, port: int, **more: object) -> Options:
+    """One role of a split whose FFN rank listens at `port`."""
+    section = {"role": name, "port": port, "join_timeout_s": 300, **more}
+    return {**options, "additional_config": {"afd": section}}
+
+
+def split(children: Children, name: str, attention: Options, ffn: Options, device: str) -> tuple[Child, Child]:
+    """(attention, FFN) on the first and the second device, started together."""
+    port = free_port()
+    places = (0, 1) if device == "cuda" else (None, None)
+    other = children.start(f"{name}-ffn", ENGINE, {"options": role(ffn, "ffn", port)}, places[1])
+    one = children.start(f"{name}-attention", ENGINE, {"options": role(attention, "attention", port)}, places[0])
+    return one, other
+
+
+def free_port() -> int:
+    """A port that nobody listens on just now."""
+    with closing(socket.socket()) as sock:
+        sock.bind(("127.0.0.1", 0))
+        found: int = sock.getsockname()[1]
+        return found
+
+
+def logs(name: str) -> Path:
+    """Where a run keeps its logs and models: under $AFD_GPU_LOGS, or in the temporary folder."""
+    return Path(os.environ.get("AFD_GPU_LOGS", "/tmp/afd-gpu")) / name
