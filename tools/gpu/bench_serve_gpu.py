@@ -1,6 +1,6 @@
 """`vllm bench serve` on two devices: native and split servers of DeepSeek-V2-Lite's dimensions, in one session.
 
-    python -m tools.gpu.bench_serve_gpu [--concurrency 64 128 256 512] [--parts native split dp2ep] [--limit 540]
+    python -m tools.gpu.bench_serve_gpu [--concurrency 64 128 256 512] [--parts native split dp2ep] [--limit 520]
 
 native: one server, then two of them on a device each that share the concurrency (tokens/s summed, of the times the
 worse one). split: one attention and one FFN rank. dp2ep: one native server, data parallel 2 with expert parallel.
@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 
 from tools.gpu import setups, words
-from tools.gpu.children import Child, Children, Failed
+from tools.gpu.children import Children, Failed
 from tools.gpu.servers import Server, Servers, used_mib
 
 INPUT, OUTPUT = 256, 256
@@ -62,7 +62,7 @@ class Bench:
         self.until = time.monotonic() + limit_s
         self.model = setups.lite(folder / "lite")
         words.write(self.model, int(str(setups.LITE["vocab_size"])))
-        self.clients: list[Child] = []
+        self.clients: Children | None = None
         self.rows: list[Row] = []
         self.later = 0
         self._kv = ["--gpu-memory-utilization", "0.85"]
@@ -88,6 +88,8 @@ class Bench:
         """Waits for the servers of a part."""
         started = time.monotonic()
         servers.ready(min(self.until - 30.0, started + READY_S))
+        assert self.clients is not None
+        self.clients.ready(60.0)
         print(f"  ready in {time.monotonic() - started:.0f} s, {self.left:.0f} s left", flush=True)
 
     def measure(self, name: str, servers: Sequence[Server], devices: int, *, own: bool = True) -> None:
@@ -130,10 +132,14 @@ class Bench:
             job += ["--random-input-len", str(INPUT), "--random-output-len", str(output), "--seed", str(place)]
             job += ["--max-concurrency", str(share), "--num-prompts", str(max(1, requests // len(servers)))]
             limit_s = max(1.0, min(BENCH_S, self.left - 5.0))
-            return self.clients[place].ask({"arguments": job}, limit_s)
+            assert self.clients is not None
+            return self.clients.all[place].ask({"arguments": job}, limit_s)
 
-        with ThreadPoolExecutor(len(servers)) as pool:
+        pool = ThreadPoolExecutor(len(servers))
+        try:
             return list(pool.map(one, range(len(servers))))
+        finally:
+            pool.shutdown(wait=False)  # one that still waits ends with its client
 
 
 def native(bench: Bench) -> None:
@@ -177,18 +183,19 @@ PARTS: Mapping[str, Callable[[Bench], None]] = {"native": native, "split": split
 def run(bench: Bench, parts: Sequence[str]) -> bool:
     """Whether every part went through."""
     right = True
-    with Children(bench.folder) as children:
-        bench.clients += [children.start(f"client-{place}", "tools.gpu.bench_client", {}, None) for place in (0, 1)]
-        children.ready(90.0)
-        print(HEAD, flush=True)
-        for place, name in enumerate(parts):
-            bench.later = len(parts) - place - 1
-            print(f"{name} ({bench.left:.0f} s left)", flush=True)
-            try:
+    print(HEAD, flush=True)
+    for place, name in enumerate(parts):
+        bench.later = len(parts) - place - 1
+        print(f"{name} ({bench.left:.0f} s left)", flush=True)
+        try:
+            with Children(bench.folder / f"clients-{name}") as children:
+                for number in (0, 1):  # they load vLLM while the servers do
+                    children.start(f"client-{number}", "tools.gpu.bench_client", {}, None)
+                bench.clients = children
                 PARTS[name](bench)
-            except Failed as error:
-                print(f"FAILED: {name}: {error}", flush=True)
-                right = False
+        except (Failed, OSError, KeyError, ValueError) as error:
+            print(f"FAILED: {name}: {type(error).__name__}: {error}", flush=True)
+            right = False
     return right
 
 
@@ -206,7 +213,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--concurrency", nargs="+", type=int, default=[64, 128, 256, 512])
     parser.add_argument("--parts", nargs="+", choices=tuple(PARTS), default=list(PARTS))
-    parser.add_argument("--limit", type=float, default=540.0, help="seconds for everything")
+    parser.add_argument("--limit", type=float, default=520.0, help="seconds for everything")
     parser.add_argument("--kv-gib", type=float, help="size of every KV cache; without it vLLM measures what is free")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, _ended)

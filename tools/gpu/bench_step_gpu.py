@@ -5,6 +5,7 @@
 native and graph: steps from graphs; eager: both roles without; attention: that role alone from graphs, its exchanges
 local copies; ffn: that role alone from a graph. A step is (time of 68 tokens - time of 4 tokens) / 64, the median
 over the rounds, with the variants in turn. hop us: (graph - attention - ffn) / exchanges / 2, what one way costs.
+native and attention device: their graphs alone, without what the host adds to a step when it is the slower one.
 """
 
 from __future__ import annotations
@@ -17,14 +18,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
-from tools.gpu import setups, trace_read
+from tools.gpu import setups, trace_hops, trace_read
 from tools.gpu.children import Child, Children, Failed
 
 ANSWER_S = 120.0
 LONG, SHORT, PROMPT = 68, 4, 16
 TRACED, TRACED_TOKENS = 16, 16
 VARIANTS = ("native", "graph", "eager", "attention")
-HEAD = "rows  native ms  graph ms  eager ms  attention ms  ffn ms  graph/native  graph-att-ffn  hop us"
+HEAD = (
+    "rows  native ms  graph ms  eager ms  attention ms  ffn ms  graph/native  graph-att-ffn  hop us"
+    "  native device  attention device"
+)
 
 
 def seconds(child: Child, rows: int, count: int) -> float:
@@ -71,6 +75,8 @@ def record(engines: Mapping[str, Child], ffn: Child, folder: Path) -> None:
             file = folder / f"{name}.json.gz"
             child.ask({"op": "trace_stop", "file": str(file)}, ANSWER_S)
             lines.append(trace_read.line(file))
+    both = (trace_hops.load(folder / f"split-{role}.json.gz") for role in ("attention", "ffn"))
+    lines += [trace_hops.HEAD, trace_hops.table(*both)]
     print(f"traces of {TRACED} rows in {folder}", trace_read.HEAD, *lines, sep="\n", flush=True)
 
 
@@ -94,6 +100,8 @@ def measure(sizes: Sequence[int], rounds: int, trace: Path | None = None) -> lis
                     samples[name].append(step_ms(child, rows))
             row = {name: median(values) for name, values in samples.items()} | {"rows": float(rows)}
             row["ffn"] = float(str(ffns["graph"].ask({"op": "alone", "rows": rows}, ANSWER_S)["ms"]))
+            for name in ("native", "attention"):
+                row[f"{name}_device"] = float(str(engines[name].ask({"op": "graph", "rows": rows}, ANSWER_S)["ms"]))
             row["left"] = row["graph"] - row["attention"] - row["ffn"]
             row["hop_us"] = 1e3 * row["left"] / exchanges / 2
             found.append(row)
@@ -101,6 +109,7 @@ def measure(sizes: Sequence[int], rounds: int, trace: Path | None = None) -> lis
             print(
                 f"{rows:4} {row['native']:10.2f} {row['graph']:9.2f} {row['eager']:9.2f} {row['attention']:13.2f}"
                 f" {row['ffn']:7.2f} {row['graph'] / row['native']:13.3f} {row['left']:14.2f} {row['hop_us']:7.1f}"
+                f" {row['native_device']:14.2f} {row['attention_device']:17.2f}"
                 f"   (graph spread {spread:.2f})",
                 flush=True,
             )

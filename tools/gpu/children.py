@@ -125,6 +125,11 @@ class Children:
         for child in self._all:
             child.kill()
 
+    @property
+    def all(self) -> tuple[Child, ...]:
+        """In the order in which they were started."""
+        return tuple(self._all)
+
     def start(self, name: str, module: str, job: Mapping[str, object], device: int | None) -> Child:
         """`python -m module JOB` that sees one CUDA device."""
         env = {"PYTHONPATH": self._path}

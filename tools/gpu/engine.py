@@ -29,6 +29,7 @@ class Worker(Protocol):
 class Engine:
     """jobs: {"op": "tokens", "prompts", "count"} -> tokens; {"op": "time", "rows", "count", "prompt"} -> seconds;
     {"op": "figures"} -> what the role counted; {"op": "alone", "rows"} -> milliseconds of the FFN role's layers;
+    {"op": "graph", "rows"} -> milliseconds of a step's graph alone, which must not wait for another role;
     {"op": "trace_start"}, {"op": "trace_stop", "file"} -> a profiler trace of what ran in between.
     """
 
@@ -68,6 +69,12 @@ class Engine:
         from tools.gpu.ffn_alone import milliseconds
 
         return {"ms": milliseconds(self._worker, rows)}
+
+    def graph(self, rows: int) -> dict[str, object]:
+        """Milliseconds of the device for one graph of a native engine or of attention whose exchanges are copies."""
+        from tools.gpu.graph_alone import milliseconds
+
+        return {"ms": milliseconds(self._worker.model_runner.cudagraph_manager.graphs, rows)}
 
     def trace_start(self) -> dict[str, object]:
         """From now on the device's work is recorded, and the calls of every thread that cause it."""

@@ -42,7 +42,7 @@ def milliseconds(worker: FFN, rows: int) -> float:
         with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             for stage in worker._stages:
                 worker._replay(stage.layer, given)
-        times = []
+        times: list[float] = []
         for _ in range(ROUNDS):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             begin.record()

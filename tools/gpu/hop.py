@@ -127,7 +127,7 @@ def timed(call: Callable[[], None], ahead: int = AHEAD) -> float:
 
     `ahead` calls are enqueued before one is awaited.
     """
-    times = []
+    times: list[float] = []
     for _ in range(ROUNDS):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()

@@ -16,6 +16,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -88,7 +89,7 @@ def summary(found: Sequence[Launch]) -> dict[str, float]:
     if len(steps) < 2:
         return {}
     rows = []
-    for one, after in zip(steps, steps[1:], strict=False):
+    for one, after in pairwise(steps):
         moved = [kernel for kernel in one.kernels if "nccl" in kernel.name.lower()]
         kept = [kernel for kernel in one.kernels if "nccl" not in kernel.name.lower()]
         row = {

@@ -9,7 +9,7 @@ from pathlib import Path
 def write(folder: Path, vocabulary: int) -> None:
     """Adds the tokenizer to a model's folder: token n is the word "wn", words are parted by blanks."""
     words = {f"w{number}": number for number in range(vocabulary)}
-    tokenizer = {
+    tokenizer: dict[str, object] = {
         "version": "1.0",
         "truncation": None,
         "padding": None,

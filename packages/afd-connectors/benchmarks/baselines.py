@@ -54,8 +54,9 @@ def unix(side: int, folder: str) -> tuple[Pass, Pass]:
 BASELINES = {"gloo": gloo, "unix": unix}
 
 
-def echo(name: str, folder: str, rows: int, hidden: int, rounds: int) -> None:
+def echo(name: str, folder: str, rows: int, hidden: int, rounds: int, pin: Callable[[int], None]) -> None:
     """The other process: sends back what it gets."""
+    pin(1)
     send, receive = BASELINES[name](1, folder)
     tensor = torch.empty(rows, hidden, dtype=torch.bfloat16)
     for _ in range(rounds):
@@ -63,13 +64,13 @@ def echo(name: str, folder: str, rows: int, hidden: int, rounds: int) -> None:
         send(tensor)
 
 
-def round_trips(name: str, rows: int, hidden: int, rounds: int) -> list[float]:
-    """Microseconds of each round trip, in order."""
+def round_trips(name: str, rows: int, hidden: int, rounds: int, pin: Callable[[int], None]) -> list[float]:
+    """Microseconds of each round trip, in order; pin(1) puts the other process on its processor."""
     import multiprocessing
 
     with tempfile.TemporaryDirectory() as folder:
         process = multiprocessing.get_context("spawn").Process(
-            target=echo, args=(name, folder, rows, hidden, rounds), daemon=True
+            target=echo, args=(name, folder, rows, hidden, rounds, pin), daemon=True
         )
         process.start()
         send, receive = BASELINES[name](0, folder)

@@ -71,9 +71,9 @@ def exchanges(name: str, rows: int, hidden: int, rounds: int) -> list[float]:
 
 def pin(place: int) -> None:
     """Keeps this process on its own processor, where there are enough."""
-    cores = sorted(os.sched_getaffinity(0))
+    cores = range(os.cpu_count() or 1)
     if len(cores) > 1:
-        os.sched_setaffinity(0, {cores[place % len(cores)]})
+        os.sched_setaffinity(0, {place % len(cores)})
 
 
 def main() -> None:
@@ -83,14 +83,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2000)
     parser.add_argument("--sizes", nargs="+", default=SIZES)
     arguments = parser.parse_args()
+    pin(0)
     print("| bf16 rows x hidden | bytes | over | one way p50 us | one way p99 us |")
     print("|---|---|---|---|---|")
     for size in arguments.sizes:
         rows, hidden = (int(part) for part in size.split("x"))
         for name in arguments.over:
-            run = round_trips if name in BASELINES else exchanges
             warm = arguments.rounds // 10
-            times = sorted(run(name, rows, hidden, arguments.rounds + warm)[warm:])
+            if name in BASELINES:
+                times = round_trips(name, rows, hidden, arguments.rounds + warm, pin)
+            else:
+                times = exchanges(name, rows, hidden, arguments.rounds + warm)
+            times = sorted(times[warm:])
             p50, p99 = times[len(times) // 2] / 2, times[len(times) * 99 // 100] / 2
             print(f"| {size} | {rows * hidden * 2} | {name} | {p50:.1f} | {p99:.1f} |", flush=True)
 
