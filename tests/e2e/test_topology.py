@@ -81,14 +81,20 @@ def model(checkpoint: Checkpoint) -> Path:
 
 
 @pytest.fixture(scope="module")
-def native(model: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Batch]:
-    found = offline(tmp_path_factory.mktemp("native"), model).outcome().tokens
+def native_run(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Started beside the first servers: a server's processes start one after another and leave a core free."""
+    return offline(tmp_path_factory.mktemp("native"), model)
+
+
+@pytest.fixture
+def native(native_run: Run) -> list[Batch]:
+    found = native_run.outcome().tokens
     assert all(len(tokens) == TOKENS for batch in found for tokens in batch)
     return found
 
 
 @pytest.fixture(scope="class")
-def attention(model: Path) -> Iterator[Server]:
+def attention(model: Path, native_run: Run) -> Iterator[Server]:
     """The attention server of 2A1F, not started, whose FFN server is up."""
     attention, ffn = plan(model, "2A1F")
     with running([ffn]):
@@ -125,10 +131,10 @@ def test_two_attention_ranks_with_an_ffn_rank_each(model: Path, native: list[Bat
 def test_tensor_parallel_roles_give_the_tokens_of_tensor_parallel_vllm(model: Path, tmp_path: Path) -> None:
     """Not those of one process: partial sums are rounded, so that more of them give other tokens natively too."""
     attention, ffn = plan(model, "1A1F", "--tensor-parallel-size", str(TENSOR))
-    native = offline(tmp_path, model, tensor=TENSOR).outcome()
+    native = offline(tmp_path, model, tensor=TENSOR)
     with running([ffn]):
         outcome = offline(tmp_path, model, attention, tensor=TENSOR).outcome()
-    assert outcome.tokens == native.tokens
+    assert outcome.tokens == native.outcome().tokens
     assert whole(outcome)
 
 

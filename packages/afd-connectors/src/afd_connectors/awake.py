@@ -13,9 +13,12 @@ T = TypeVar("T")
 AWAKE_S = 0.004
 #: A yield that takes this long let somebody else work: a time slice is longer, a system call much shorter.
 _SLICE_S = 0.001
-#: How long others are then left alone. Who sleeps is let in at once when woken; who stays awake has used its turn.
+#: So many waits in a row, and it is no hiccup of the host: others want this processor.
+_CROWDED_WAITS = 3
+#: How long they are then left alone. Who sleeps is let in at once when woken; who stays awake has used its turn.
 _CROWDED_S = 0.25
 
+_slow_waits = 0
 _crowded_until = 0.0
 
 
@@ -24,17 +27,21 @@ def awake(look: Callable[[], T | None], until: float) -> T | None:
 
     None early, and for a while at once, where others want this processor: then a wait that sleeps is the faster one.
     """
-    global _crowded_until
+    global _crowded_until, _slow_waits
     now = time.monotonic()
     if now < _crowded_until:
         return look()
+    slow = False
     while now < until:
         found = look()
         if found:
+            _slow_waits = _slow_waits + 1 if slow else 0
             return found
+        if _slow_waits >= _CROWDED_WAITS:
+            _slow_waits, _crowded_until = 0, now + _CROWDED_S
+            return None
         os.sched_yield()
         before, now = now, time.monotonic()
-        if now - before > _SLICE_S:
-            _crowded_until = now + _CROWDED_S
-            return look()
+        slow = slow or now - before > _SLICE_S
+    _slow_waits = _slow_waits + 1 if slow else 0
     return None
