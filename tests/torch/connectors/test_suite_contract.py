@@ -40,8 +40,8 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
     for connector in (Threads, Network):
         monkeypatch.setitem(registry.BUILTIN, connector.name, f"{__name__}:{connector.__name__}")
     loaded = {connector.name: connector for connector in (Threads, Network)}
-    native = registry._load
-    monkeypatch.setattr(registry, "_load", lambda name: loaded.get(name) or native(name))
+    native = registry.find
+    monkeypatch.setattr(registry, "find", lambda name: loaded.get(name) or native(name))
 
 
 def test_every_clause_has_a_test_and_every_test_a_clause() -> None:
