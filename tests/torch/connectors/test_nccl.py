@@ -14,6 +14,7 @@ from afd_connectors.errors import DeadlineExceeded, HandshakeRefused, PeerLost
 from afd_connectors.shape import Shape
 from afd_connectors.step import Mode, Step
 from afd_connectors.stepped import DeviceAttentionPort, Gathered, SteppedFFNPort
+from afd_connectors.testing.free import free_port
 from afd_connectors.testing.group import Group, answer_of, within
 from tests.support.fake_nccl import FakeNccl, FakeP2p
 
@@ -170,7 +171,7 @@ def test_an_ffn_rank_that_ends_in_a_step_voids_it_within_the_limit(deploy) -> No
         check = port.witness()
         port.recv(step, 0, group.rows(4))  # ends because the communicators were aborted, with garbage
         assert time.monotonic() - began < 3
-        with pytest.raises(PeerLost, match=r"so what this step computed is void; restart this server .*FFN rank 0"):
+        with pytest.raises(PeerLost, match=r"so what this step computed is void .*FFN rank 0"):
             check()
 
 
@@ -189,16 +190,84 @@ def test_the_next_eager_step_reaches_a_restarted_ffn_rank(deploy) -> None:
             check()
 
 
-def test_graphs_outlive_no_connection(deploy) -> None:
+def test_once_captured_a_lost_rank_voids_steps_until_rejoin(deploy) -> None:
     with deploy() as group:
-        ffn = stepped(group)
+        group.start_ffn()
         port = group.open_attention()
         port.begin(Step(1, Mode.CAPTURE, (4,)))
-        next_step(ffn)
+        group.stop_ffn()
+        assert within(5, port.lost)
+        step = Step(2, Mode.EAGER, (4,))
+        port.begin(step)
+        for layer in range(LAYERS):  # goes on to its end without the rank, with garbage
+            port.send(step, layer, group.rows(4))
+            port.recv(step, layer, group.rows(4))
+        with pytest.raises(PeerLost, match=r"what this step computed is void \(nccl-p2p.*step 2"):
+            port.witness()()
+        capture = Step(3, Mode.CAPTURE, (4,))
+        port.begin(capture)
+        with pytest.raises(PeerLost):  # no graph without an exchange
+            port.send(capture, 0, group.rows(4))
+        group.start_ffn()
+        port.rejoin()
+        assert not port.lost()
+        group.forward(port, 4, 3)
+        port.witness()()
+
+
+def test_a_void_step_is_run_again_on_a_standby(deploy) -> None:
+    place = free_port()
+    with deploy(standby_addresses=[f"127.0.0.1:{place}"]) as group, deploy() as other:
+        other.settings = replace(other.settings, port=place)
+        ffn = stepped(group)
+        port = group.open_attention()
+        step = Step(1, Mode.EAGER, (4,))
+        port.begin(step)
+        port.send(step, 0, group.rows(4))
+        other.start_ffn()
         ffn.close()
-        assert within(5, lambda: port.peers()[0].state == "lost")
-        with pytest.raises(PeerLost, match=r"graphs were captured with it; restart this server \(nccl-p2p.*step 2"):
-            port.begin(Step(2, Mode.REPLAY, (4,)))
+        port.recv(step, 0, group.rows(4))
+        assert within(5, port.lost)
+        with pytest.raises(PeerLost):
+            port.witness()()
+        began = time.monotonic()
+        port.rejoin()
+        group.forward(port, 2, 4)
+        port.witness()()
+        assert time.monotonic() - began < 1.5
+        assert port.peers()[0].address == f"127.0.0.1:{place}"
+
+
+def test_a_rank_that_stays_away_is_an_error_in_time(deploy) -> None:
+    with deploy() as group:
+        group.limits(recovery_timeout_s=1.0)
+        group.start_ffn()
+        port = group.open_attention()
+        group.stop_ffn()
+        assert within(5, port.lost)
+        began = time.monotonic()
+        with pytest.raises(PeerLost, match=r"did not reach FFN rank 0 at .* within 1 s"):
+            port.rejoin()
+        assert time.monotonic() - began < 4
+
+
+def test_a_rank_that_lives_and_does_not_answer_is_lost_in_time(deploy) -> None:
+    with deploy() as group:
+        group.limits(timeout_s=1.2)
+        ffn = stepped(group)
+        port = group.open_attention()
+        step = Step(1, Mode.EAGER, (4,))
+        port.begin(step)
+        port.send(step, 0, group.rows(4))
+        time.sleep(1.5)
+        assert not port.lost()  # nobody waits for the device yet
+        began = time.monotonic()
+        with port.awaiting():
+            port.recv(step, 0, group.rows(4))
+        assert 1 < time.monotonic() - began < 4
+        with pytest.raises(PeerLost, match=r"its heartbeats go on and it has not answered for 1.2 s"):
+            port.witness()()
+        ffn.close()
 
 
 def test_a_lost_peer_does_not_disturb_the_other(deploy) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from afd_connectors.ports import AttentionPort, FFNPort, Work
@@ -55,13 +56,35 @@ class Gathered:
 
 
 class DeviceAttentionPort(AttentionPort):
-    """An attention end whose calls only enqueue work on the device, so that a failure shows later."""
+    """An attention end whose calls only enqueue work on the device, so that a failure shows later.
+
+    A step in which an FFN rank is lost goes on to its end without it and is void: its user asks `witness`, calls
+    `rejoin` and runs the whole step again. Graphs do not outlive a connection: they are captured again after `rejoin`.
+    """
 
     @abstractmethod
     def witness(self) -> Callable[[], None]:
         """To be taken once a step is issued and called once its results are read.
 
-        The call raises ConnectorError when a peer was lost in between: the step may then hold garbage.
+        The call raises ConnectorError when a peer was lost by then: the step may hold garbage.
+        """
+
+    @abstractmethod
+    def lost(self) -> bool:
+        """Whether an FFN rank is lost, so that every step is void until `rejoin`."""
+
+    @abstractmethod
+    def rejoin(self) -> None:
+        """Reaches every lost FFN rank or a standby of it; nothing that uses the lost ones may be on the device.
+
+        ConnectorError when that takes longer than recovery_timeout_s, with why it was lost.
+        """
+
+    @abstractmethod
+    def awaiting(self) -> AbstractContextManager[None]:
+        """To be entered while the device's results are waited for.
+
+        FFN ranks that live and do not answer are lost after timeout_s, which ends what the device waits for.
         """
 
 

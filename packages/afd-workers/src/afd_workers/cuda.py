@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING
 import torch
 from vllm.v1.worker.gpu_worker import Worker
 
+from afd_connectors.stepped import DeviceAttentionPort, SteppedFFNPort
 from afd_workers import links
 from afd_workers.attention import AttentionRole
-from afd_workers.cuda_attention import announce_replays, witnessed
+from afd_workers.cuda_attention import announce_replays
+from afd_workers.cuda_failover import Failover
 from afd_workers.cuda_ffn import StepSource, own_stream, warm_up
+from afd_workers.cuda_recapture import Graphs
 from afd_workers.ffn import FFNRole
 
 if TYPE_CHECKING:
-    from vllm.v1.core.sched.output import GrammarOutput
+    from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
     from afd_compat.config import Config
@@ -24,20 +27,34 @@ if TYPE_CHECKING:
 
 
 class AttentionWorker(AttentionRole, Worker):
-    """Attention on CUDA, eagerly or from graphs of whole decode steps."""
+    """Attention on CUDA, eagerly or from graphs of whole decode steps; steps are run again where a rank was lost."""
+
+    _failover: Failover | None = None
 
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
         """Native, after which the graphs' manager is the one that serves."""
         super().initialize_from_config(kv_cache_config)
         announce_replays(self.model_runner.cudagraph_manager, self._exchange, self._per_step)
+        if isinstance(self._port, DeviceAttentionPort):
+            config = links.section(self.vllm_config)
+            graphs = Graphs(self.model_runner, torch.cuda.graph_pool_handle)
+            self._failover = Failover(
+                self.model_runner, self._port, graphs, config.timeout_s, config.recovery_timeout_s
+            )
+
+    def execute_model(self, scheduler_output: SchedulerOutput) -> object:
+        """Native, or what could be undone only later is waited for first; see Failover."""
+        native = super().execute_model
+        return native(scheduler_output) if self._failover is None else self._failover.dispatch(scheduler_output, native)
 
     def sample_tokens(self, grammar_output: GrammarOutput | None) -> object:
-        """Native; of a step in which an FFN rank was lost the tokens never leave, ConnectorError instead."""
-        from afd_connectors.stepped import DeviceAttentionPort
+        """Native; tokens of a step in which an FFN rank was lost never leave, see Failover."""
+        native = super().sample_tokens
+        return native(grammar_output) if self._failover is None else self._failover.sample(grammar_output, native)
 
-        output = super().sample_tokens(grammar_output)
-        port = self._port
-        return witnessed(output, port.witness()) if isinstance(port, DeviceAttentionPort) else output
+    def failover_figures(self) -> dict[str, float]:
+        """What `cuda_failover.Figures` holds; for vLLM's ``collective_rpc``."""
+        return {} if self._failover is None else self._failover.told()
 
 
 class FFNWorker(FFNRole, Worker):
@@ -51,8 +68,6 @@ class FFNWorker(FFNRole, Worker):
 
     def _source(self, config: Config) -> Source:
         """See FFNRole; the port listens once nothing is left that could change what graphs are captured with."""
-        from afd_connectors.stepped import SteppedFFNPort
-
         connector = links.make_connector(
             self.vllm_config, config, links.Placement(dp_rank=0), self._stages, self.device.type
         )

@@ -107,14 +107,18 @@ def own_stream(device: torch.device) -> Iterator[None]:
 
 
 def warm_up(compute: Callable[[int, Tensor], Tensor], layers: int, like: Tensor) -> None:
-    """Runs every layer once with the most rows there can be.
+    """Runs every layer with the most rows there can be, then with fewer.
 
     vLLM's workspace grows by being freed, which graphs that were captured with it would not survive: so it has its
-    final size before any is captured, and is kept from growing.
+    final size before any is captured, and is kept from growing. Other kernels serve fewer rows, and a standby that
+    compiled them only when it is needed would be late.
     """
     from vllm.v1.worker.workspace import lock_workspace
 
-    for layer in range(layers):
-        compute(layer, like)
+    rows = like.shape[0]
+    while rows:
+        for layer in range(layers):
+            compute(layer, like[:rows])
+        rows //= 2
     torch.cuda.current_stream().synchronize()
     lock_workspace()

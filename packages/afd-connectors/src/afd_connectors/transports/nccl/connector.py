@@ -15,9 +15,13 @@ from afd_connectors.transports.paired.connector import GATHER_OPTION, gather_sec
 class NcclP2p(Connector):
     """Rows go through NCCL on the stream that is current at each call, so exchanges can be captured in graphs.
 
-    Options: ffn_addresses, a list of "host:port", one per FFN rank; gather_ms, how long an FFN rank waits for the
-    steps of attention ranks that were served with the last one (default 1). Ports belong to the CUDA device that is
-    current on the thread that opens them.
+    Options: ffn_addresses, a list of "host:port", one per FFN rank; standby_addresses, a list of "host:port" that
+    attention turns to when it loses an FFN rank; gather_ms, how long an FFN rank waits for the steps of attention
+    ranks that were served with the last one (default 1). Ports belong to the CUDA device that is current on the
+    thread that opens them.
+
+    It does not claim "reconnect": a lost FFN rank voids the step, which the user of the port repeats as a whole, see
+    DeviceAttentionPort.
     """
 
     name: ClassVar[str] = "nccl-p2p"
@@ -28,9 +32,10 @@ class NcclP2p(Connector):
     @classmethod
     def check_options(cls, extra: Mapping[str, object]) -> None:
         """See Connector."""
-        refuse_unknown(cls.name, extra, (address.OPTION, GATHER_OPTION))
-        if address.OPTION in extra:
-            address.parse(extra[address.OPTION])
+        refuse_unknown(cls.name, extra, (address.OPTION, address.STANDBY, GATHER_OPTION))
+        for option in (address.OPTION, address.STANDBY):
+            if option in extra:
+                address.parse(extra[option], option)
         gather_seconds(extra)
 
     def bytes_needed(self) -> int:

@@ -6,26 +6,32 @@ import contextlib
 import socket
 import time
 
-from afd_connectors.address import Address, shown
 from afd_connectors.channel import Channel
-from afd_connectors.deadline import Deadline
-from afd_connectors.dial import dial
+from afd_connectors.dial import Dialled
 from afd_connectors.errors import ConnectorError
 from afd_connectors.event import Event
-from afd_connectors.handshake import Identity
-from afd_connectors.listener import Arrival
 from afd_connectors.step import Step
-from afd_connectors.transports.nccl.link import Issuing, Link
-from afd_connectors.transports.nccl.meeting import accept
+from afd_connectors.transports.nccl.link import Link
 
 
 class Line:
-    """One connected FFN rank; ``link.lost`` says why it is not connected any more."""
+    """One connected FFN rank; ``lost`` says why it is not connected any more."""
 
-    def __init__(self, peer: int, control: socket.socket, data: socket.socket, link: Link) -> None:
+    def __init__(self, peer: int, dialled: Dialled, link: Link) -> None:
         self.peer, self.link = peer, link
-        self.channel = Channel(control)
-        self._data = data
+        self.channel = Channel(dialled.control)
+        self.channel.seen = time.monotonic()
+        self._data = dialled.data
+
+    @property
+    def since(self) -> float:
+        """time.monotonic() at which it was made or lost."""
+        return self.link.since
+
+    @property
+    def lost(self) -> str | None:
+        """Why it cannot be used any more, None while it can."""
+        return self.link.lost
 
     def announce(self, step: Step) -> None:
         """Sends a step; a failure loses the line and is raised as PeerLost."""
@@ -65,22 +71,11 @@ class Line:
             with contextlib.suppress(OSError):  # not connected any more, which is what is wanted
                 sock.shutdown(socket.SHUT_RDWR)
 
+    def hang_up(self) -> None:
+        """See lines.Connected."""
+        self.lose("this side ended the connection")
+
     def free(self) -> None:
         """Closes the sockets; only once no other thread uses them."""
         self.channel.sock.close()
         self._data.close()
-
-
-def connect(address: Address, identity: Identity, peer: int, issuing: Issuing, deadline: Deadline) -> Line:
-    """One try to reach FFN rank `peer`; HandshakeRefused or another ConnectorError when it fails."""
-    dialled = dial(address, identity, peer, deadline)
-    arrival = Arrival(peer, dialled.control, dialled.data, shown(address))
-    try:
-        link = accept(arrival, issuing, deadline)
-    except ConnectorError:
-        dialled.control.close()
-        dialled.data.close()
-        raise
-    line = Line(peer, dialled.control, dialled.data, link)
-    line.channel.seen = time.monotonic()
-    return line

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 
+from afd_connectors.deadline import Deadline
 from afd_connectors.errors import ConnectorError, PeerLost
 from afd_connectors.transports.nccl.device import Device
 from afd_connectors.transports.nccl.library import Library
@@ -35,6 +36,7 @@ class Link:
         self._issuing = issuing
         self._outward, self._inward, self._peer = outward, inward, peer
         self._losing = threading.Lock()
+        self._aborts: list[threading.Thread] = []
 
     def send(self, address: int, count: int, stream: int) -> None:
         """Enqueues `count` bytes at a device address; PeerLost on a lost link."""
@@ -57,9 +59,20 @@ class Link:
             if self.lost is not None:
                 return
             self.lost, self.since = reason, time.monotonic()
-        for comm in (self._outward, self._inward):
-            # One thread each: an abort returns only once no graph holds the communicator any more.
-            threading.Thread(target=self._abort, args=(comm,), name="afd-abort", daemon=True).start()
+            for comm in (self._outward, self._inward):
+                # One thread each: an abort returns only once no graph holds the communicator any more.
+                thread = threading.Thread(target=self._abort, args=(comm,), name="afd-abort", daemon=True)
+                thread.start()
+                self._aborts.append(thread)
+
+    def ended(self, limit_s: float) -> bool:
+        """Waits at most `limit_s` seconds until nothing of a lost link is left on the device; whether that is so."""
+        limit = Deadline(limit_s)
+        with self._losing:
+            aborts = tuple(self._aborts)
+        for thread in aborts:
+            thread.join(limit.remaining())
+        return not any(thread.is_alive() for thread in aborts)
 
     def _abort(self, comm: int) -> None:
         # A call that has begun may end first; one that hangs in the library is what the abort is to free.

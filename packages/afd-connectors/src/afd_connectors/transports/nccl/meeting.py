@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 
 from afd_connectors.deadline import Deadline
@@ -29,23 +30,23 @@ def offer(arrival: Arrival, issuing: Issuing) -> Link:
     return _join(issuing, idents, FFN, deadline)
 
 
-def accept(arrival: Arrival, issuing: Issuing, deadline: Deadline) -> Link:
-    """The attention side; HandshakeRefused when the libraries differ, ConnectorError when nobody joins."""
+def accept(data: socket.socket, peer: int, issuing: Issuing, deadline: Deadline) -> Link:
+    """The attention side, which meets FFN rank `peer`; HandshakeRefused when the libraries differ, ConnectorError when nobody joins."""
     limit = Deadline(deadline.slice(MEET_S))
-    message = recv_message(arrival.data, limit)
+    message = recv_message(data, limit)
     if message.get("say") != TYPE:
         raise FrameError(f"an FFN rank begins with {TYPE!r}, found {quoted(message.get('say'))}.")
     own, theirs = issuing.library.version(), text(message, "version")
     if own != theirs:
         reason = (
-            f"attention rank has NCCL {own}, FFN rank {arrival.rank} has NCCL {quoted(theirs)}; "
+            f"attention rank has NCCL {own}, FFN rank {peer} has NCCL {quoted(theirs)}; "
             "both roles need the same version."
         )
-        send_message(arrival.data, {"say": "refuse", "reason": reason}, limit)
+        send_message(data, {"say": "refuse", "reason": reason}, limit)
         raise HandshakeRefused(reason)
     idents = [_ident(text(message, key)) for key in ("request", "reply")]
-    send_message(arrival.data, {"say": "join"}, limit)
-    arrival.data.settimeout(None)
+    send_message(data, {"say": "join"}, limit)
+    data.settimeout(None)
     return _join(issuing, idents, ATTENTION, limit)
 
 

@@ -40,6 +40,11 @@ class Line(ABC):
         self._stages = stages
         self._awaited: dict[int, Head] = {}
 
+    @property
+    def lost(self) -> str | None:
+        """Why it cannot be used any more, None while it can."""
+        return self.channel.lost if self.broken is None else self.broken.message
+
     @abstractmethod
     def request(self, head: Head, rows: memoryview, logits: memoryview | None) -> None:
         """Sends one exchange; PeerLost or DeadlineExceeded when the FFN rank does not take it."""

@@ -1,0 +1,80 @@
+"""The lines of an attention rank whose steps are void once one is lost, and how lost ones are made again."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from afd_connectors.deadline import Deadline
+from afd_connectors.event import Event
+from afd_connectors.handshake import Identity
+from afd_connectors.settings import Settings
+from afd_connectors.transports import lines
+from afd_connectors.transports.nccl.line import Line
+from afd_connectors.transports.nccl.link import Issuing
+from afd_connectors.transports.nccl.meeting import accept
+
+log = logging.getLogger("afd.connectors")
+ENDED_S = 5.0
+
+
+class Lines(lines.Lines[Line]):
+    """See lines.Lines."""
+
+    def __init__(self, identity: Identity, settings: Settings, issuing: Issuing) -> None:
+        super().__init__(
+            identity,
+            settings,
+            lambda peer, dialled, limit: Line(peer, dialled, accept(dialled.data, peer, issuing, limit)),
+        )
+        self._awaited: float | None = None
+
+    def lost(self) -> Line | None:
+        """The first line that is lost, if any is."""
+        return next((line for line in self if line.lost is not None), None)
+
+    def again(self, line: Line, deadline: Deadline) -> None:
+        """A new line in the place of a lost one, to a standby rather than to where it was; raises as `replace` does."""
+        log.warning(
+            "attention rank %d lost FFN rank %d: %s; reconnecting for up to %g s",
+            self._layout.rank,
+            line.peer,
+            line.lost,
+            deadline.seconds,
+        )
+        first, *others = self._addresses[line.peer]
+        self._addresses[line.peer] = (*others, first)
+        if not line.link.ended(ENDED_S):
+            log.warning("attention rank %d could not free the lost connection within %g s", self._layout.rank, ENDED_S)
+        if self.replace(line.peer, deadline) is not None:
+            log.info(
+                "attention rank %d reached FFN rank %d after %.2f s", self._layout.rank, line.peer, deadline.spent()
+            )
+
+    @contextmanager
+    def awaiting(self) -> Iterator[None]:
+        """While inside, the device owes what is enqueued: FFN ranks that live and do not answer are lost in time."""
+        self._awaited = time.monotonic()
+        try:
+            yield
+        finally:
+            self._awaited = None
+
+    def beat(self, event: Event) -> None:
+        """See lines.Lines."""
+        self.sweep(event)
+
+    def sweep(self, event: Event | None = None) -> None:
+        """On the watch's and the pulse's thread; shows life where `event` is given."""
+        limit, awaited = self._settings.timeout_s, self._awaited
+        late = awaited is not None and time.monotonic() - awaited > limit
+        for line in self:
+            if line.lost is not None or self.closed.is_set():
+                continue
+            line.look(limit, event)
+            if late and line.lost is None:
+                line.lose(f"its heartbeats go on and it has not answered for {limit:g} s")
+            if line.lost is not None:
+                log.warning("attention rank %d lost FFN rank %d: %s", self._layout.rank, line.peer, line.lost)

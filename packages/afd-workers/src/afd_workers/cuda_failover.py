@@ -1,0 +1,254 @@
+"""Runs the attention role's steps again when an FFN rank was lost in them, before any of their tokens is seen.
+
+A step only enqueues work, and the next one is dispatched before its tokens are read. So each step keeps what the next
+one overwrites, and whether it is void is asked where its tokens are read anyway, which costs no wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from vllm.forward_context import get_forward_context, override_forward_context
+from vllm.v1.outputs import AsyncModelRunnerOutput
+
+from afd_connectors.deadline import Deadline
+from afd_connectors.errors import PeerLost
+from afd_workers import cuda_shadow
+from afd_workers.cuda_flight import Flight, arrived, obstacle, obstacle_now
+from afd_workers.cuda_redo import drained, recombine, sampled_again, uncount
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
+    from vllm.v1.outputs import ModelRunnerOutput
+    from vllm.v1.worker.gpu.cudagraph_utils import BatchExecutionDescriptor
+    from vllm.v1.worker.gpu.model_runner import GPUModelRunner
+
+    from afd_connectors.stepped import DeviceAttentionPort
+    from afd_workers.cuda_recapture import Graphs
+
+log = logging.getLogger("afd.workers")
+Output = object
+
+
+@dataclass(slots=True)
+class Figures:
+    """What losses cost since the start, seconds of the last one; see Failover.figures."""
+
+    losses: int = 0
+    repeated: int = 0
+    drain_s: float = 0.0
+    rejoin_s: float = 0.0
+    capture_s: float = 0.0
+    total_s: float = 0.0
+
+
+class Failover:
+    """Around a runner's dispatch, sampling and reading of a step; hooks itself into the runner when it is made.
+
+    graphs: the runner's. limit_s: how long the device may take to let go of a lost rank; recovery_s: how long graphs
+    are captured again against ranks that come and go.
+    """
+
+    def __init__(
+        self, runner: GPUModelRunner, port: DeviceAttentionPort, graphs: Graphs, limit_s: float, recovery_s: float
+    ) -> None:
+        self.figures = Figures()
+        self._runner, self._port, self._graphs = runner, port, graphs
+        self._limit_s, self._recovery_s = limit_s, recovery_s
+        self._shadows = cuda_shadow.of_runner(runner)
+        self._obstacle = obstacle(runner)
+        self._flights: list[Flight] = []
+        self._now: Flight | None = None
+        self._lock = threading.RLock()  # an executor may read outputs on another thread than it dispatches on
+        self._hook()
+
+    def dispatch(self, scheduled: SchedulerOutput, native: Callable[[SchedulerOutput], Output | None]) -> Output | None:
+        """One step's forward, enqueued by `native`."""
+        with self._lock:
+            # What such steps do to the blocks of others must not happen before those are known to be right.
+            if scheduled.preempted_req_ids or scheduled.kv_cache_block_copies:
+                self._settle()
+            if self._port.lost():
+                self._settle()
+                drained(self._runner, self._port, self._limit_s)
+                self._mend()
+            flight = self._now = Flight()
+            try:
+                output = native(scheduled)
+            finally:
+                self._now = None
+            if flight.launch is not None and output is None:
+                flight.state = self._runner.execute_model_state
+                flight.check = self._port.witness()
+                self._flights.append(flight)
+            return output
+
+    def sample(
+        self, grammar: GrammarOutput | None, native: Callable[[GrammarOutput | None], Output | None]
+    ) -> Output | None:
+        """One step's sampling; its output is read only after the step has proved good."""
+        with self._lock:
+            flight = self._flights[-1] if self._flights else None
+            output = native(grammar)
+            if flight is None or flight.output is not None or output is None:
+                return output
+            flight.grammar, flight.output = grammar, output
+            return Guarded(self, flight)
+
+    def read(self, flight: Flight) -> ModelRunnerOutput:
+        """The tokens of a step, which is run again as often as an FFN rank is lost in it."""
+        while flight.result is None:
+            output = flight.output
+            assert output is not None
+            with self._port.awaiting():
+                result = arrived(output)
+            with self._lock:
+                if flight.output is not output or flight.result is not None:
+                    continue  # run again by somebody else
+                try:
+                    flight.check()
+                except PeerLost as lost:
+                    self._repeat(lost)
+                    continue
+                flight.result = result
+                self._flights.remove(flight)
+                if flight.shadow is not None:
+                    self._shadows.give(flight.shadow)
+        return flight.result
+
+    def told(self) -> dict[str, float]:
+        """The figures as plain values."""
+        return asdict(self.figures)
+
+    def _settle(self) -> None:
+        """Reads every step that is under way."""
+        for flight in tuple(self._flights):
+            self.read(flight)
+
+    def _mend(self) -> None:
+        """Reaches lost FFN ranks again; the device is idle."""
+        if self._port.lost():
+            self._graphs.drop()
+            self._port.rejoin()
+
+    def _repeat(self, lost: PeerLost) -> None:
+        """Runs every step that is under way again, in order."""
+        why = self._obstacle or obstacle_now(self._runner, self._flights)
+        if why is not None:
+            raise PeerLost(f"{str(lost).rstrip('.')}; with {why} a step cannot be run again: restart this server.")
+        log.warning("AFD runs %d steps again: %s", len(self._flights), lost)
+        started = time.perf_counter()
+        captured = self._graphs.seconds
+        with torch.inference_mode(), torch.cuda.stream(self._runner.main_stream):
+            drained(self._runner, self._port, self._limit_s)
+            idle = time.perf_counter()
+            for flight in reversed(self._flights):
+                uncount(self._runner, flight)
+            self._mend()
+            reached = time.perf_counter()
+            for place, flight in enumerate(self._flights):
+                self._again(flight, first=place == 0)
+        figures = self.figures
+        figures.losses += 1
+        figures.repeated += len(self._flights)
+        figures.drain_s, figures.rejoin_s = idle - started, reached - idle
+        figures.capture_s = self._graphs.seconds - captured
+        figures.total_s = time.perf_counter() - started
+        log.info("AFD ran %d steps again: %s", len(self._flights), self.told())
+
+    def _again(self, flight: Flight, *, first: bool) -> None:
+        runner = self._runner
+        assert flight.shadow is not None
+        assert flight.state is not None
+        if flight.desc is not None:
+            self._captured(flight.desc)
+        flight.shadow.restore(first=first)
+        if not first:
+            recombine(runner, flight)
+        flight.state = runner.execute_model_state = flight.state._replace(hidden_states=flight.forward())
+        flight.check = self._port.witness()
+        if flight.output is not None:
+            flight.output = sampled_again(runner, flight)
+
+    def _captured(self, desc: BatchExecutionDescriptor) -> bool:
+        """Makes sure that there is a graph; whether one had to be captured, which overwrites inputs."""
+        recovery = Deadline(self._recovery_s)
+        fresh = False
+        while self._graphs.missing(desc):
+            fresh = True
+            try:
+                self._graphs.capture(desc)
+            except (PeerLost, RuntimeError):
+                if not self._port.lost() or recovery.passed:
+                    raise
+                drained(self._runner, self._port, self._limit_s)
+                self._mend()
+        return fresh
+
+    def _hook(self) -> None:
+        runner = self._runner
+        states = runner.model_state
+        prepare = states.prepare_attn
+
+        def prepare_attn(*args: object, **kwargs: object) -> object:
+            if self._now is not None:
+                self._now.prepare.append(lambda: prepare(*args, **kwargs))
+            return prepare(*args, **kwargs)
+
+        states.prepare_attn = prepare_attn
+        runner.model.register_forward_pre_hook(self._model_runs, with_kwargs=True)
+        if self._graphs.manager is not None:
+            run = self._graphs.manager.run_fullgraph
+            self._graphs.manager.run_fullgraph = lambda desc: self._graph_runs(desc, run)
+
+    def _model_runs(self, model: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        """A step is about to run without a graph."""
+        flight = self._now
+        if flight is None or flight.launch is not None:
+            return
+        context = get_forward_context()
+
+        def launch(metadata: object) -> Tensor:
+            context.attn_metadata = metadata
+            with override_forward_context(context):
+                hidden: Tensor = model(*args, **kwargs)
+            return hidden
+
+        flight.launch = launch
+        flight.shadow = self._shadows.take()
+
+    def _graph_runs(self, desc: BatchExecutionDescriptor, run: Callable[[BatchExecutionDescriptor], Tensor]) -> Tensor:
+        """A step is about to run from a graph."""
+        flight, self._now = self._now, None  # what capturing runs is no step
+        if flight is not None:
+            flight.launch = lambda _metadata: self._run(desc, run)
+            flight.desc = desc
+            flight.shadow = self._shadows.take()
+        if self._captured(desc) and flight is not None:
+            assert flight.shadow is not None
+            flight.shadow.restore(first=True)
+            flight.ready()
+        return self._run(desc, run)
+
+    def _run(self, desc: BatchExecutionDescriptor, run: Callable[[BatchExecutionDescriptor], Tensor]) -> Tensor:
+        if self._port.lost():  # the step is void already, and a graph of lost connections need not run
+            return self._graphs.output(desc)
+        return run(desc)
+
+
+class Guarded(AsyncModelRunnerOutput):
+    """An output of which nobody sees a token before the step has proved good."""
+
+    def __init__(self, failover: Failover, flight: Flight) -> None:
+        self._failover, self._flight = failover, flight
+
+    def get_output(self) -> ModelRunnerOutput:
+        """See AsyncModelRunnerOutput."""
+        return self._failover.read(self._flight)

@@ -1,0 +1,94 @@
+"""One step between its dispatch and its tokens: all that is needed to run it again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from vllm.v1.outputs import AsyncModelRunnerOutput
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from vllm.v1.core.sched.output import GrammarOutput
+    from vllm.v1.outputs import ModelRunnerOutput
+    from vllm.v1.worker.gpu.cudagraph_utils import BatchExecutionDescriptor
+    from vllm.v1.worker.gpu.model_runner import ExecuteModelState, GPUModelRunner
+
+    from afd_workers.cuda_shadow import Shadow
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """prepare: makes the attention's metadata from the inputs, once per call that vLLM made; launch: enqueues the
+    forward with that metadata; desc: the graph that it needs; check: raises when the step is void; output, result:
+    what sampling gave, before and after the device was waited for.
+    """
+
+    prepare: list[Callable[[], object]] = field(default_factory=list)
+    launch: Callable[[object], Tensor] | None = None
+    desc: BatchExecutionDescriptor | None = None
+    shadow: Shadow | None = None
+    state: ExecuteModelState | None = None
+    grammar: GrammarOutput | None = None
+    check: Callable[[], None] = lambda: None
+    output: AsyncModelRunnerOutput | ModelRunnerOutput | None = None
+    result: ModelRunnerOutput | None = None
+
+    def ready(self) -> None:
+        """Prepares and discards: the metadata that graphs read lies in memory that is written by making it."""
+        for each in self.prepare:
+            each()
+
+    def forward(self) -> Tensor:
+        """Enqueues the whole forward again, from inputs that are in place."""
+        assert self.launch is not None
+        metadata: object = None
+        for each in self.prepare:
+            metadata = each()
+        return self.launch(metadata)
+
+    def owned(self, runner: GPUModelRunner) -> list[bool]:
+        """By row, whether its request still has the slot that it had: it may have ended since."""
+        assert self.state is not None
+        batch, here = self.state.input_batch, runner.req_states.req_id_to_index
+        return [here.get(name) == slot for name, slot in zip(batch.req_ids, batch.idx_mapping_np.tolist(), strict=True)]
+
+
+def arrived(output: AsyncModelRunnerOutput | ModelRunnerOutput) -> ModelRunnerOutput:
+    """Waits for the device."""
+    return output.get_output() if isinstance(output, AsyncModelRunnerOutput) else output
+
+
+def obstacle(runner: GPUModelRunner) -> str | None:
+    """What keeps this runner's steps from being run again, None when nothing does."""
+    from vllm.v1.kv_cache_interface import FullAttentionSpec
+
+    config = runner.vllm_config
+    groups = runner.kv_cache_config.kv_cache_groups
+    found = {
+        "speculative decoding": config.speculative_config is not None,
+        "LoRA": config.lora_config is not None,
+        "pipeline parallelism": config.parallel_config.pipeline_parallel_size > 1,
+        "a KV connector": config.kv_transfer_config is not None,
+        "context parallelism": runner.pcp_manager is not None,
+        "several modalities": runner.supports_mm_inputs,
+        "pooling": runner.is_pooling_model,
+        # A window's blocks go to other requests while the step that reads them last is still under way.
+        "attention without the whole context": not all(
+            isinstance(group.kv_cache_spec, FullAttentionSpec) for group in groups
+        ),
+    }
+    return next((name for name, there in found.items() if there), None)
+
+
+def obstacle_now(runner: GPUModelRunner, flights: list[Flight]) -> str | None:
+    """The same for steps that are under way."""
+    for flight in flights:
+        assert flight.state is not None
+        worker = runner.prompt_logprobs_worker
+        if worker is not None and worker.uses_prompt_logprobs[flight.state.input_batch.idx_mapping_np].any():
+            return "prompt logprobs"
+        if len(flight.prepare) > 1:
+            return "two microbatches in a step"
+    return None
