@@ -52,13 +52,17 @@ class Child:
 
     def ask(self, job: Mapping[str, object], limit_s: float) -> dict[str, object]:
         """The answer to one job; Failed when there is none within `limit_s` seconds."""
+        self.begin(job)
+        return self.answer(limit_s)
+
+    def begin(self, job: Mapping[str, object]) -> None:
+        """Hands over one job, whose answer is to be taken with `answer`."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(job) + "\n")
             self._process.stdin.flush()
         except OSError as error:
             raise self._failed(f"takes no jobs any more ({error})") from error
-        return self.answer(limit_s)
 
     def answer(self, limit_s: float) -> dict[str, object]:
         """The next answer; the first one of an engine says that it is ready."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from tools.gpu.children import answers, say
@@ -25,9 +26,13 @@ class Worker(Protocol):
     def ffn_figures(self) -> dict[str, float]:
         """See afd_workers.cuda."""
 
+    def failover_figures(self) -> dict[str, float]:
+        """See afd_workers.cuda."""
+
 
 class Engine:
     """jobs: {"op": "tokens", "prompts", "count"} -> tokens; {"op": "time", "rows", "count", "prompt"} -> seconds;
+    {"op": "stream", "prompts", "count", "mark", "at"} -> tokens and when they came, see stream;
     {"op": "figures"} -> what the role counted; {"op": "alone", "rows"} -> milliseconds of the FFN role's layers;
     {"op": "graph", "rows"} -> milliseconds of a step's graph alone, which must not wait for another role;
     {"op": "trace_start"}, {"op": "trace_stop", "file"} -> a profiler trace of what ran in between.
@@ -52,6 +57,32 @@ class Engine:
         seconds = time.perf_counter() - started
         return {"tokens": [list(output.outputs[0].token_ids) for output in found], "seconds": seconds}
 
+    def stream(self, prompts: Sequence[Sequence[int]], count: int, mark: str = "", at: int = 0) -> dict[str, object]:
+        """Greedy tokens of all prompts at once, and time.monotonic() of each step that brought some.
+
+        mark: a file that is written as soon as every prompt has `at` tokens.
+        """
+        from vllm import SamplingParams, TokensPrompt
+
+        engine, marked = self._llm.llm_engine, not mark
+        sampling = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True, detokenize=False)
+        found: dict[str, list[int]] = {}
+        for number, prompt in enumerate(prompts):
+            name = f"{time.monotonic_ns()}-{number}"
+            engine.add_request(name, TokensPrompt(prompt_token_ids=[*prompt]), sampling)
+            found[name] = []
+        times = []
+        while engine.has_unfinished_requests():
+            outputs = engine.step()
+            for output in outputs:
+                found[output.request_id] = list(output.outputs[0].token_ids)
+            if outputs:
+                times.append(time.monotonic())
+            if not marked and all(len(tokens) >= at for tokens in found.values()):
+                Path(mark).touch()
+                marked = True
+        return {"tokens": list(found.values()), "times": times}
+
     def time(self, rows: int, count: int, prompt: int) -> dict[str, object]:
         """Seconds for `count` tokens of `rows` prompts of `prompt` tokens."""
         prompts = [[100 + (row * 131 + place * 17) % 800 for place in range(prompt)] for row in range(rows)]
@@ -59,10 +90,11 @@ class Engine:
 
     def figures(self) -> dict[str, object]:
         """What the role counted so far; nothing for a native engine."""
-        for name in ("exchange_figures", "ffn_figures"):
+        told: dict[str, object] = {}
+        for name in ("exchange_figures", "ffn_figures", "failover_figures"):
             if hasattr(self._worker, name):
-                return dict(getattr(self._worker, name)())
-        return {}
+                told |= getattr(self._worker, name)()
+        return told
 
     def alone(self, rows: int) -> dict[str, object]:
         """Milliseconds of all layers of the FFN role from a graph, on rows that nobody sends."""

@@ -32,7 +32,7 @@ main() {
         hop) part hop 240 tools.gpu.bench_hop_gpu ;;
         parity) part parity 420 tools.gpu.parity ;;
         step) part step 560 tools.gpu.bench_step_gpu --json "$AFD_GPU_LOGS/step.json" ;;
-        kill) part kill 300 tools.gpu.kill_ffn ;;
+        kill) part kill 240 tools.gpu.kill_ffn ;;
         serve) part serve 580 tools.gpu.bench_serve_gpu ;;
         trace) part trace 240 tools.gpu.bench_step_gpu --rows 1 16 --rounds 2 --trace "$AFD_GPU_LOGS/traces" ;;
         *) echo "unknown part $name"; failed=1 ;;

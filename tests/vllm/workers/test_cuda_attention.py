@@ -1,26 +1,13 @@
-"""What CUDA adds to the attention role: replays are announced before they run, void tokens never leave."""
+"""What CUDA adds to the attention role: replays are announced before they run."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 
-import pytest
-from vllm.v1.outputs import AsyncModelRunnerOutput
-
-from afd_connectors.errors import PeerLost
 from afd_connectors.step import Mode, Step
 from afd_models.exchange import Exchange
 from afd_models.shares import AllRows
-from afd_workers.cuda_attention import announce_replays, witnessed
-
-
-class Output(AsyncModelRunnerOutput):
-    def __init__(self, did: list[str]) -> None:
-        self.did = did
-
-    def get_output(self) -> str:
-        self.did.append("read")
-        return "tokens"
+from afd_workers.cuda_attention import announce_replays
 
 
 def test_every_replay_is_announced_with_its_padded_rows_before_it_runs() -> None:
@@ -39,26 +26,3 @@ def test_every_replay_is_announced_with_its_padded_rows_before_it_runs() -> None
 
 def test_no_manager_is_no_mistake() -> None:
     announce_replays(None, Exchange(), 1)
-
-
-def test_the_check_comes_after_the_device_is_done_and_before_anyone_sees_a_token() -> None:
-    did: list[str] = []
-    output = witnessed(Output(did), lambda: did.append("checked"))
-    assert isinstance(output, AsyncModelRunnerOutput)
-    assert did == []
-    assert output.get_output() == "tokens"
-    assert did == ["read", "checked"]
-
-
-@pytest.mark.parametrize("ready", [True, False])
-def test_a_void_step_raises_instead(ready: bool) -> None:
-    def check() -> None:
-        raise PeerLost("it is gone")
-
-    def read() -> object:
-        output = witnessed("tokens" if ready else Output([]), check)
-        return output.get_output()  # type: ignore[attr-defined]
-
-    with pytest.raises(PeerLost, match="it is gone"):
-        read()
-    assert witnessed(None, check) is None

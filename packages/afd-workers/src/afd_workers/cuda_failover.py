@@ -20,7 +20,7 @@ from vllm.v1.outputs import AsyncModelRunnerOutput
 from afd_connectors.deadline import Deadline
 from afd_connectors.errors import PeerLost
 from afd_workers import cuda_shadow
-from afd_workers.cuda_flight import Flight, arrived, obstacle, obstacle_now
+from afd_workers.cuda_flight import Flight, obstacle, obstacle_now
 from afd_workers.cuda_redo import drained, recombine, sampled_again, uncount
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 
     from afd_connectors.stepped import DeviceAttentionPort
+    from afd_workers.cuda_flight import Output
     from afd_workers.cuda_recapture import Graphs
 
 log = logging.getLogger("afd.workers")
-Output = object
 
 
 @dataclass(slots=True)
@@ -107,8 +107,7 @@ class Failover:
         while flight.result is None:
             output = flight.output
             assert output is not None
-            with self._port.awaiting():
-                result = arrived(output)
+            result, failure = self._arrived(output)
             with self._lock:
                 if flight.output is not output or flight.result is not None:
                     continue  # run again by somebody else
@@ -117,11 +116,21 @@ class Failover:
                 except PeerLost as lost:
                     self._repeat(lost)
                     continue
+                if failure is not None:
+                    raise failure
                 flight.result = result
                 self._flights.remove(flight)
                 if flight.shadow is not None:
                     self._shadows.give(flight.shadow)
         return flight.result
+
+    def _arrived(self, output: Output) -> tuple[ModelRunnerOutput | None, Exception | None]:
+        """What came, or why vLLM found fault with it, which means nothing where the step is void."""
+        with self._port.awaiting():
+            try:
+                return (output.get_output() if isinstance(output, AsyncModelRunnerOutput) else output), None
+            except Exception as error:  # noqa: BLE001  # raised again unless the step is void
+                return None, error
 
     def told(self) -> dict[str, float]:
         """The figures as plain values."""
@@ -172,6 +181,7 @@ class Failover:
         flight.shadow.restore(first=first)
         if not first:
             recombine(runner, flight)
+            flight.shadow.save()  # what it held came from the void step before, and this one may be void again
         flight.state = runner.execute_model_state = flight.state._replace(hidden_states=flight.forward())
         flight.check = self._port.witness()
         if flight.output is not None:
@@ -222,7 +232,8 @@ class Failover:
             return hidden
 
         flight.launch = launch
-        flight.shadow = self._shadows.take()
+        if len(flight.prepare) == 1:  # otherwise this is a microbatch, on a thread of its own
+            flight.shadow = self._shadows.take()
 
     def _graph_runs(self, desc: BatchExecutionDescriptor, run: Callable[[BatchExecutionDescriptor], Tensor]) -> Tensor:
         """A step is about to run from a graph."""

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-from vllm.v1.outputs import AsyncModelRunnerOutput
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from torch import Tensor
     from vllm.v1.core.sched.output import GrammarOutput
-    from vllm.v1.outputs import ModelRunnerOutput
+    from vllm.v1.outputs import AsyncModelRunnerOutput, ModelRunnerOutput
     from vllm.v1.worker.gpu.cudagraph_utils import BatchExecutionDescriptor
     from vllm.v1.worker.gpu.model_runner import ExecuteModelState, GPUModelRunner
 
     from afd_workers.cuda_shadow import Shadow
+
+    Output: TypeAlias = AsyncModelRunnerOutput | ModelRunnerOutput
 
 
 @dataclass(slots=True, eq=False)
@@ -32,7 +32,7 @@ class Flight:
     state: ExecuteModelState | None = None
     grammar: GrammarOutput | None = None
     check: Callable[[], None] = lambda: None
-    output: AsyncModelRunnerOutput | ModelRunnerOutput | None = None
+    output: Output | None = None
     result: ModelRunnerOutput | None = None
 
     def ready(self) -> None:
@@ -53,11 +53,6 @@ class Flight:
         assert self.state is not None
         batch, here = self.state.input_batch, runner.req_states.req_id_to_index
         return [here.get(name) == slot for name, slot in zip(batch.req_ids, batch.idx_mapping_np.tolist(), strict=True)]
-
-
-def arrived(output: AsyncModelRunnerOutput | ModelRunnerOutput) -> ModelRunnerOutput:
-    """Waits for the device."""
-    return output.get_output() if isinstance(output, AsyncModelRunnerOutput) else output
 
 
 def obstacle(runner: GPUModelRunner) -> str | None:
@@ -89,6 +84,6 @@ def obstacle_now(runner: GPUModelRunner, flights: list[Flight]) -> str | None:
         worker = runner.prompt_logprobs_worker
         if worker is not None and worker.uses_prompt_logprobs[flight.state.input_batch.idx_mapping_np].any():
             return "prompt logprobs"
-        if len(flight.prepare) > 1:
+        if len(flight.prepare) != 1:
             return "two microbatches in a step"
     return None

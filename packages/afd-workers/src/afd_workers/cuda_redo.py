@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 
     from afd_connectors.stepped import DeviceAttentionPort
-    from afd_workers.cuda_flight import Flight
+    from afd_workers.cuda_flight import Flight, Output
 
 POLL_S = 0.0005
 
@@ -70,7 +70,7 @@ def recombine(runner: GPUModelRunner, flight: Flight) -> None:
     )
 
 
-def sampled_again(runner: GPUModelRunner, flight: Flight) -> object:
+def sampled_again(runner: GPUModelRunner, flight: Flight) -> Output:
     """Samples as vLLM does; what it notes of requests whose slot another one has by now is not noted."""
     owned = flight.owned(runner)
     if all(owned):

@@ -31,7 +31,7 @@ def offer(arrival: Arrival, issuing: Issuing) -> Link:
 
 
 def accept(data: socket.socket, peer: int, issuing: Issuing, deadline: Deadline) -> Link:
-    """The attention side, which meets FFN rank `peer`; HandshakeRefused when the libraries differ, ConnectorError when nobody joins."""
+    """The attention side; HandshakeRefused when the libraries differ, ConnectorError when FFN rank `peer` is away."""
     limit = Deadline(deadline.slice(MEET_S))
     message = recv_message(data, limit)
     if message.get("say") != TYPE:
