@@ -102,3 +102,35 @@ def test_graphs_of_a_connection_that_is_gone_are_dropped() -> None:
     assert device.pools == 0
     assert steps.keep({})
     assert device.pools == 1
+
+
+def test_ranks_that_captured_alone_get_a_graph_of_their_own_once_they_are_served_together() -> None:
+    device = Device()
+    steps = device.steps()
+    for rank, tokens in ((0, 8), (0, 4), (1, 8)):
+        steps.run(gathered({rank: (1, (tokens,))}, Mode.CAPTURE))
+    device.did.clear()
+    for first in (8, 4, 8, 4):
+        steps.run(gathered({0: (1, (first,)), 1: (1, (8,))}))
+    assert device.did == [
+        *["forward 8", "capture", "forward 8"],
+        *["forward 4", "capture", "forward 4"],
+        "replay",
+        "replay",
+    ]
+    figures = steps.figures
+    assert (figures.composed, figures.eager, figures.replayed, figures.missing) == (2, 2, 2, 0)
+    steps.run(gathered({0: (1, (8,)), 1: (1, (2,))}))
+    assert figures.missing == 1
+    assert steps.keep({0: 1, 1: 2})
+    assert len(list(steps.keys())) == 2
+
+
+def test_no_more_than_so_many_graphs_of_ranks_that_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("afd_workers.graphs.MOST_COMPOSED", 1)
+    steps = Device().steps()
+    for rank, tokens in ((0, 8), (0, 4), (1, 8)):
+        steps.run(gathered({rank: (1, (tokens,))}, Mode.CAPTURE))
+    for first in (8, 4, 4):
+        steps.run(gathered({0: (1, (first,)), 1: (1, (8,))}))
+    assert (steps.figures.composed, steps.figures.missing) == (1, 2)

@@ -10,6 +10,8 @@ from afd_connectors.stepped import Gathered
 
 log = logging.getLogger("afd.workers")
 
+#: Sizes of several attention ranks that met; what meets after that many runs eagerly.
+MOST_COMPOSED = 512
 #: Per attention rank, ascending: its rank, its connection's epoch, and its rows per stage.
 Key = tuple[tuple[int, int, tuple[int, ...]], ...]
 Call = Callable[[], None]
@@ -22,12 +24,17 @@ def key_of(gathered: Gathered) -> Key:
 
 @dataclass(slots=True)
 class Figures:
-    """How the steps of a rank ran. missing: replayed by every attention rank and not captured here."""
+    """How the steps of a rank ran.
+
+    missing: replayed by every attention rank and not captured here; composed: captured because attention ranks whose
+    steps were captured one by one were served together.
+    """
 
     eager: int = 0
     captured: int = 0
     replayed: int = 0
     missing: int = 0
+    composed: int = 0
 
 
 class Steps:
@@ -59,10 +66,14 @@ class Steps:
             self.figures.replayed += 1
             graph()
             return
-        if gathered.replay:
-            self._miss(key)
         self.figures.eager += 1
         self._forward(gathered)
+        if gathered.replay:
+            if self._composable(key):
+                self._graphs[key] = self._capture(lambda: self._forward(gathered))
+                self.figures.composed += 1
+            else:
+                self._miss(key)
 
     def keep(self, epochs: Mapping[int, int]) -> bool:
         """Drops what was captured over connections that are gone; whether anything was."""
@@ -82,6 +93,11 @@ class Steps:
     def keys(self) -> Iterable[Key]:
         """What is captured."""
         return tuple(self._graphs)
+
+    def _composable(self, key: Key) -> bool:
+        """Whether each part was captured alone, as attention ranks announce it, and there is room for the whole."""
+        composed = sum(len(each) > 1 for each in self._graphs)
+        return composed < MOST_COMPOSED and all((part,) in self._graphs for part in key)
 
     def _miss(self, key: Key) -> None:
         self.figures.missing += 1
