@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -13,31 +13,63 @@ from afd_workers import links
 from afd_workers.attention import AttentionRole
 from afd_workers.cuda_attention import announce_replays, witnessed
 from afd_workers.cuda_ffn import StepSource, own_stream, warm_up
+from afd_workers.dbo_attention import Overlap, overlap_of
 from afd_workers.ffn import FFNRole
 
 if TYPE_CHECKING:
-    from vllm.v1.core.sched.output import GrammarOutput
+    from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.outputs import AsyncModelRunnerOutput, ModelRunnerOutput
+    from vllm.v1.worker.worker_base import CompilationTimes
 
     from afd_compat.config import Config
     from afd_workers.loop import Source
 
 
 class AttentionWorker(AttentionRole, Worker):
-    """Attention on CUDA, eagerly or from graphs of whole decode steps."""
+    """Attention on CUDA, eagerly or from graphs of whole decode steps, in two microbatches where that pays."""
+
+    _overlap = Overlap()
+
+    def load_model(self, *, load_dummy_weights: bool = False) -> None:
+        """See AttentionRole."""
+        self._overlap = overlap_of(self.vllm_config, links.section(self.vllm_config))
+        super().load_model(load_dummy_weights=load_dummy_weights)
+        self._overlap.begin(self._exchange, self.device)
+
+    def determine_available_memory(self) -> int:
+        """Native; graphs that are captured to learn their size are those that will be captured to serve."""
+        with self._overlap.building:
+            found: int = super().determine_available_memory()
+        return found
 
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
         """Native, after which the graphs' manager is the one that serves."""
-        super().initialize_from_config(kv_cache_config)
+        with self._overlap.building:
+            super().initialize_from_config(kv_cache_config)
         announce_replays(self.model_runner.cudagraph_manager, self._exchange, self._per_step)
+
+    def compile_or_warm_up_model(self) -> CompilationTimes:
+        """Native, after which steps are timed to see when overlap pays."""
+        times = super().compile_or_warm_up_model()
+        self._overlap.captured(self.model_runner, lambda: self._witness()())
+        return times
+
+    def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput | AsyncModelRunnerOutput | None:
+        """Native; the step may be split."""
+        with self._overlap.stepping:
+            return super().execute_model(scheduler_output)
 
     def sample_tokens(self, grammar_output: GrammarOutput | None) -> object:
         """Native; of a step in which an FFN rank was lost the tokens never leave, ConnectorError instead."""
+        output = super().sample_tokens(grammar_output)
+        return witnessed(output, self._witness())
+
+    def _witness(self) -> Callable[[], None]:
+        """What raises when the last step is void."""
         from afd_connectors.stepped import DeviceAttentionPort
 
-        output = super().sample_tokens(grammar_output)
-        port = self._port
-        return witnessed(output, port.witness()) if isinstance(port, DeviceAttentionPort) else output
+        return self._port.witness() if isinstance(self._port, DeviceAttentionPort) else lambda: None
 
 
 class FFNWorker(FFNRole, Worker):

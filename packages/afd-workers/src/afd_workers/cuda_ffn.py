@@ -13,6 +13,7 @@ import torch
 
 from afd_connectors.errors import ConnectorError
 from afd_connectors.stepped import Gathered, SteppedFFNPort
+from afd_workers.dbo_ffn import Overlapped
 from afd_workers.graphs import Call, Steps
 from afd_workers.loop import IDLE_CHECK_S
 
@@ -52,6 +53,7 @@ class StepSource:
 
     def __init__(self, port: SteppedFFNPort, compute: Callable[[int, Tensor], Tensor]) -> None:
         self._port, self._compute = port, compute
+        self._overlapped = Overlapped(port, compute)
         recorder = Recorder()
         self.steps = Steps(self._forward, recorder, recorder.new_pool)
         self.host_s = 0.0
@@ -78,6 +80,9 @@ class StepSource:
         return {**asdict(self.steps.figures), "host_s": self.host_s}
 
     def _forward(self, gathered: Gathered) -> None:
+        if gathered.stages > 1:
+            self._overlapped(gathered)
+            return
         port, compute = self._port, self._compute
         for layer, stage in gathered.exchanges(port.layers):
             work = port.take(gathered, layer, stage)
