@@ -67,7 +67,9 @@ def test_each_unsupported_option_is_named_with_what_to_do(role: str, option: str
 def test_on_cpu_dual_batch_overlap_is_not_there_by_name(role: str, option: str, value: object) -> None:
     options = SimpleNamespace(**{"enable_dbo": False, "ubatch_size": 0, option: value})
     config = Config.parse({"role": role}, {})
-    with pytest.raises(ValueError, match=rf"needs {option}=\w+, found {value}: leave dual-batch overlap out, .* on CPU\.$"):
+    with pytest.raises(
+        ValueError, match=rf"needs {option}=\w+, found {value}: leave dual-batch overlap out, .* on CPU\.$"
+    ):
         refusals.check_on(platform.choose("cpu").needed, options, config)
     if option == "ubatch_size":
         with pytest.raises(ValueError, match="needs ubatch_size=0, found 2: use enable_dbo on both roles"):

@@ -150,7 +150,7 @@ def test_a_failed_microbatch_ends_the_step_and_does_not_park_the_other(
             raise PeerLost("FFN rank 0 is gone")
 
     split = Split(monkeypatch, Port(fails))
-    with pytest.raises(RuntimeError, match="Microbatch . of 2 failed") as caught:
+    with pytest.raises(RuntimeError, match=r"Microbatch . of 2 failed") as caught:
         split.run(torch.ones(4, WIDTH), 2)
     cause = caught.value.__cause__
     if isinstance(cause, EndedEarly):

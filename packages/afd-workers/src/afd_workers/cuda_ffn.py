@@ -57,6 +57,7 @@ class StepSource:
         recorder = Recorder()
         self.steps = Steps(self._forward, recorder, recorder.new_pool)
         self.host_s = 0.0
+        self.split = 0
 
     def serve_one(self) -> bool:
         """See Source."""
@@ -67,6 +68,7 @@ class StepSource:
             self.steps.keep(epochs)
         if gathered is not None:
             started = time.perf_counter()
+            self.split += gathered.stages > 1 and not gathered.capture
             self.steps.run(gathered)
             self.host_s += time.perf_counter() - started
         return True
@@ -76,8 +78,8 @@ class StepSource:
         self._port.close()
 
     def figures(self) -> dict[str, float]:
-        """What `graphs.Figures` holds, and the seconds that this thread spent in it."""
-        return {**asdict(self.steps.figures), "host_s": self.host_s}
+        """What `graphs.Figures` holds, the steps that had two stages, and the seconds that this thread spent in all."""
+        return {**asdict(self.steps.figures), "split": self.split, "host_s": self.host_s}
 
     def _forward(self, gathered: Gathered) -> None:
         if gathered.stages > 1:
