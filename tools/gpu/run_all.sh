@@ -3,8 +3,8 @@
 #
 #   bash tools/gpu/run_all.sh [hop] [parity] [step] [kill] [serve] [trace] [dbo]      (all without arguments)
 #
-# trace: the step table at 1 and 16 rows with profiler traces. dbo: dual-batch overlap beside graphs without it, agreement
-# and decode steps.
+# trace: the step table at 1 and 16 rows with profiler traces. dbo: graphs with dual-batch overlap beside graphs
+# without, agreement with native and decode steps.
 #
 # Needs vLLM and torch for CUDA in the Python that PYTHON names (default python3), or on PYTHONPATH. The packages of
 # this repository need not be installed. Logs go under AFD_GPU_LOGS (default /tmp/afd-gpu); the tables also into

@@ -120,6 +120,8 @@ def test_one_rank_gets_vllms_runner_with_the_real_configuration(monkeypatch: pyt
     assert runner.vllm_config is config
     assert runner.parallel_config is config.parallel_config
     assert config.parallel_config.data_parallel_size == 1
+    with runner.sm_control, runner.sm_control:
+        assert runner.sm_control is not None
     assert (runner.num_ubatches, runner.ready_barrier.parties) == (2, 3)
     slices = [UBatchSlice(slice(0, 2), slice(0, 2)), UBatchSlice(slice(2, 4), slice(2, 5))]
     made = runner._make_forward_contexts(slices, ["a", "b"], [{"k": 1}, {"k": 2}], [None, "padding"])

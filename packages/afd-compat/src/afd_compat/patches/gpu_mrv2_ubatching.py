@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import threading
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
@@ -44,7 +45,7 @@ def alone(vllm_config: VllmConfig, *_: object, **__: object) -> bool:
     processes=_WORKER,
     active=alone,
     effect="Builds vLLM's microbatch runner at one data-parallel rank; its forward contexts hold no metadata of other "
-    "ranks, and name the slices of the step instead.",
+    "ranks, and name the slices of the step instead; no multiprocessors are kept free for an all2all that is not there.",
     until=_UNTIL,
     pin="sig:8fe9af2bebebc8c7",
 )
@@ -55,6 +56,7 @@ def build_at_one_rank(native: Native, vllm_config: VllmConfig, *args: object, **
     runner = cast("UBatchRunner", native(seen, *args, **kwargs))
     runner.vllm_config, runner.parallel_config = vllm_config, vllm_config.parallel_config
     runner._make_forward_contexts = functools.partial(_contexts, vllm_config)
+    runner.sm_control = nullcontext()
     runner.ready_barrier = threading.Barrier(runner.num_ubatches + 1, timeout=MEET_S)
     return runner
 
