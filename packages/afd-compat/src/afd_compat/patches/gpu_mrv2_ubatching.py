@@ -45,7 +45,7 @@ def alone(vllm_config: VllmConfig, *_: object, **__: object) -> bool:
     processes=_WORKER,
     active=alone,
     effect="Builds vLLM's microbatch runner at one data-parallel rank; its forward contexts hold no metadata of other "
-    "ranks, and name the slices of the step instead; no multiprocessors are kept free for an all2all that is not there.",
+    "ranks, and name the slices of the step instead, and nothing of the device is kept free for an all2all.",
     until=_UNTIL,
     pin="sig:8fe9af2bebebc8c7",
 )
