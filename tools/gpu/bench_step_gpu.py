@@ -1,6 +1,7 @@
 """Milliseconds per decode step at DeepSeek-V2-Lite dimensions with dummy weights: native and split in the same run.
 
     python -m tools.gpu.bench_step_gpu [--rows 1 16 64 128 256 512] [--rounds 3] [--json FILE] [--trace FOLDER]
+    python -m tools.gpu.bench_step_gpu --dbo [--rows 128 256 512] [--rounds 3] [--json FILE]
 
 native and graph: steps from graphs; eager: both roles without; attention: that role alone from graphs, its exchanges
 local copies; ffn: that role alone from a graph. A step is (time of 68 tokens - time of 4 tokens) / 64, the median
@@ -18,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
-from tools.gpu import setups, trace_hops, trace_read
+from tools.gpu import setups, step_overlap, trace_hops, trace_read
 from tools.gpu.children import Child, Children, Failed
 
 ANSWER_S = 120.0
@@ -121,6 +122,14 @@ def measure(sizes: Sequence[int], rounds: int, trace: Path | None = None) -> lis
     return found
 
 
+def measure_overlap(sizes: Sequence[int], rounds: int) -> list[dict[str, float]]:
+    """With --dbo: see step_overlap."""
+    with Children(setups.logs("bench-step-dbo")) as children:
+        engines = step_overlap.start(children, sizes)
+        children.ready(setups.READY_S)
+        return step_overlap.table(engines, sizes, rounds)
+
+
 def main() -> None:
     """Prints the table; exit code 1 when an engine failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -128,9 +137,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--trace", type=Path, help=f"folder for profiler traces of decode steps of {TRACED} rows")
+    parser.add_argument("--dbo", action="store_true", help="graphs with and without dual-batch overlap instead")
     options = parser.parse_args()
     try:
-        found = measure(sorted(options.rows), options.rounds, options.trace)
+        found = (
+            measure_overlap(sorted(options.rows), options.rounds)
+            if options.dbo
+            else measure(sorted(options.rows), options.rounds, options.trace)
+        )
     except Failed as error:
         print(f"FAILED: {error}", flush=True)
         sys.exit(1)

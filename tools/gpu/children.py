@@ -88,6 +88,11 @@ class Child:
         lines = self._log.read_text(errors="replace").splitlines()
         return "\n".join(f"  {self.name}| {line[:300]}" for line in lines[-TAIL:])
 
+    def line_with(self, part: str) -> str | None:
+        """The last line of its log that has `part` in it."""
+        lines = self._log.read_text(errors="replace").splitlines()
+        return next((line for line in reversed(lines) if part in line), None)
+
     def _failed(self, what: str) -> Failed:
         return Failed(f"{self.name} {what}; the end of {self._log}:\n{self.log_tail()}")
 

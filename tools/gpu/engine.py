@@ -5,7 +5,9 @@ python -m tools.gpu.engine '{"options": {...}}'   (see Engine for the jobs)
 
 from __future__ import annotations
 
+import faulthandler
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -15,6 +17,10 @@ from tools.gpu.children import answers, say
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+
+DUMP = "AFD_GPU_DUMP_S"  # seconds of start-up after which every thread's stack goes into the log, for what hangs
+JOB_S = 40.0  # the same for a job
 
 
 class Worker(Protocol):
@@ -31,7 +37,8 @@ class Worker(Protocol):
 
 
 class Engine:
-    """jobs: {"op": "tokens", "prompts", "count"} -> tokens; {"op": "time", "rows", "count", "prompt"} -> seconds;
+    """jobs: {"op": "tokens", "prompts", "count"} -> tokens, with "logits": n also the n largest of each;
+    {"op": "time", "rows", "count", "prompt"} -> seconds;
     {"op": "stream", "prompts", "count", "mark", "at"} -> tokens and when they came, see stream;
     {"op": "figures"} -> what the role counted; {"op": "alone", "rows"} -> milliseconds of the FFN role's layers;
     {"op": "graph", "rows"} -> milliseconds of a step's graph alone, which must not wait for another role;
@@ -47,15 +54,24 @@ class Engine:
         self._llm = LLM(**options)
         self._worker = self._llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
 
-    def tokens(self, prompts: Sequence[Sequence[int]], count: int) -> dict[str, object]:
-        """Greedy tokens of all prompts at once."""
+    def tokens(self, prompts: Sequence[Sequence[int]], count: int, logits: int | None = None) -> dict[str, object]:
+        """Greedy tokens of all prompts at once; logits need an engine whose logprobs_mode is raw_logits."""
         from vllm import SamplingParams, TokensPrompt
 
-        sampling = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True, detokenize=False)
+        sampling = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True, detokenize=False, logprobs=logits)
         started = time.perf_counter()
         found = self._llm.generate([TokensPrompt(prompt_token_ids=list(p)) for p in prompts], sampling, use_tqdm=False)
         seconds = time.perf_counter() - started
-        return {"tokens": [list(output.outputs[0].token_ids) for output in found], "seconds": seconds}
+        answer: dict[str, object] = {"tokens": [list(each.outputs[0].token_ids) for each in found], "seconds": seconds}
+        if logits is not None:
+            answer["logits"] = [
+                [
+                    {token: round(entry.logprob, 5) for token, entry in place.items()}
+                    for place in each.outputs[0].logprobs
+                ]
+                for each in found
+            ]
+        return answer
 
     def stream(self, prompts: Sequence[Sequence[int]], count: int, mark: str = "", at: int = 0) -> dict[str, object]:
         """Greedy tokens of all prompts at once, and time.monotonic() of each step that brought some.
@@ -132,11 +148,18 @@ class Engine:
 def main() -> None:
     """Says that it is ready, then answers one job per line until standard input ends."""
     out = answers()
+    watch = DUMP in os.environ
+    if watch:
+        faulthandler.dump_traceback_later(float(os.environ[DUMP]))
     started = time.perf_counter()
     engine = Engine(json.loads(sys.argv[1])["options"])
     say(out, {"ready": time.perf_counter() - started})
+    faulthandler.cancel_dump_traceback_later()
     for line in sys.stdin:
+        if watch:
+            faulthandler.dump_traceback_later(JOB_S)
         say(out, engine.do(json.loads(line)))
+        faulthandler.cancel_dump_traceback_later()
 
 
 if __name__ == "__main__":

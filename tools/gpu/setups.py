@@ -111,10 +111,16 @@ def graphs(options: Options, sizes: Sequence[int], *, native: bool) -> Options:
     return {**options, "compilation_config": chosen}
 
 
+def overlap(options: Options, rule: str, **thresholds: int) -> Options:
+    """With dual-batch overlap, in the steps that `rule` lets be split, see Config.dbo_rule; for both roles."""
+    return {**options, "enable_dbo": True, **thresholds, "afd": {"dbo_rule": rule}}
+
+
 def role(options: Options, name: str, port: int, **more: object) -> Options:
     """One role of a split whose FFN rank listens at `port`."""
-    section = {"role": name, "port": port, "join_timeout_s": 300, **more}
-    return {**options, "additional_config": {"afd": section}}
+    given = dict(options)
+    section = {"role": name, "port": port, "join_timeout_s": 300, **given.pop("afd", {}), **more}  # type: ignore[dict-item]
+    return {**given, "additional_config": {"afd": section}}
 
 
 def split(children: Children, name: str, attention: Options, ffn: Options, device: str) -> tuple[Child, Child]:

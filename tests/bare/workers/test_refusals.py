@@ -17,7 +17,6 @@ DEFAULTS = {
     "enable_expert_parallel": False,
     "enable_eplb": False,
     "enable_elastic_ep": False,
-    "enable_dbo": False,
     "speculative_config": None,
     "enable_lora": None,
     "spec_method": None,
@@ -51,7 +50,6 @@ def test_attention_may_be_data_parallel_and_both_roles_tensor_parallel() -> None
         ("enable_expert_parallel", True),
         ("enable_eplb", True),
         ("enable_elastic_ep", True),
-        ("enable_dbo", True),
         ("speculative_config", {"method": "ngram"}),
         ("spec_method", "ngram"),
         ("spec_tokens", 3),
@@ -62,6 +60,20 @@ def test_attention_may_be_data_parallel_and_both_roles_tensor_parallel() -> None
 def test_each_unsupported_option_is_named_with_what_to_do(role: str, option: str, value: object) -> None:
     with pytest.raises(ValueError, match=rf"^AFD's {role} role needs {option}=\w+, found .*: \w.*\.$"):
         check(role, **{option: value})
+
+
+@pytest.mark.parametrize(("option", "value"), [("enable_dbo", True), ("ubatch_size", 2)])
+@pytest.mark.parametrize("role", ["attention", "ffn"])
+def test_on_cpu_dual_batch_overlap_is_not_there_by_name(role: str, option: str, value: object) -> None:
+    options = SimpleNamespace(**{"enable_dbo": False, "ubatch_size": 0, option: value})
+    config = Config.parse({"role": role}, {})
+    with pytest.raises(
+        ValueError, match=rf"needs {option}=\w+, found {value}: leave dual-batch overlap out, .* on CPU\.$"
+    ):
+        refusals.check_on(platform.choose("cpu").needed, options, config)
+    if option == "ubatch_size":
+        with pytest.raises(ValueError, match="needs ubatch_size=0, found 2: use enable_dbo on both roles"):
+            refusals.check_on(platform.choose("cuda").needed[-1:], options, config)
 
 
 def test_ffn_data_parallelism_says_how_to_get_more_ranks() -> None:

@@ -17,7 +17,7 @@ def test_every_replay_is_announced_with_its_padded_rows_before_it_runs() -> None
     manager = SimpleNamespace(run_fullgraph=lambda desc: did.append(desc) or "hidden states")
     announce_replays(manager, exchange, 27)
     for rows in (8, 4):
-        desc = SimpleNamespace(num_tokens=rows)
+        desc = SimpleNamespace(num_tokens=rows, num_ubatches=1)
         assert manager.run_fullgraph(desc) == "hidden states"
         assert did[-1] is desc
     assert did[0::2] == [Step(1, Mode.REPLAY, (8,)), Step(2, Mode.REPLAY, (4,))]

@@ -12,12 +12,13 @@ from afd_compat.frozen import FrozenMapping
 from afd_compat.section import Section
 
 Role = Literal["attention", "ffn"]
+DboRule = Literal["measured", "thresholds"]
 
 NAME: Final = 'additional_config["afd"]'
 KEYS: Final = (
     "role", "rank", "connector", "async_dp", "host", "port", "num_attention_ranks", "num_ffn_ranks",
     "compute_gate_on_attention", "connector_extra_config", "timeout_s", "recovery_timeout_s",
-    "join_timeout_s", "secret",
+    "join_timeout_s", "secret", "dbo_rule",
 )  # fmt: skip
 SPELLINGS: Final[Mapping[str, str]] = {  # what deployments of the earlier plugin write
     "afd_role": "role",
@@ -52,6 +53,8 @@ class Config:
 
     rank: role rank of this server's first process, for servers that vLLM does not number itself (each FFN
     rank, and attention servers without data parallelism).
+    dbo_rule: which steps dual-batch overlap splits on the attention role: those that vLLM's thresholds name, or of
+    these only the sizes that start-up measures to be no slower.
     """
 
     role: Role
@@ -68,6 +71,7 @@ class Config:
     recovery_timeout_s: float = 240.0
     join_timeout_s: float = 120.0
     secret: str | None = field(default=None, repr=False)
+    dbo_rule: DboRule = "measured"
 
     @classmethod
     def parse(cls, raw: Mapping[str, object], env: Mapping[str, str]) -> Config:
@@ -92,6 +96,7 @@ class Config:
             recovery_timeout_s=section.seconds("recovery_timeout_s", 240.0),
             join_timeout_s=section.seconds("join_timeout_s", 120.0),
             secret=_secret(section, env),
+            dbo_rule=cast("DboRule", section.choice("dbo_rule", ("measured", "thresholds"), "measured")),
         )
         config._check_async()
         config._check_step_limit(env)

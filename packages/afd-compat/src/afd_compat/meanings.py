@@ -19,5 +19,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "timeout_s": "seconds in which a live peer owes an answer",
     "recovery_timeout_s": "seconds for which an exchange is retried against a dead or restarting FFN server",
     "join_timeout_s": "seconds in which attention must have met its FFN servers",
+    "dbo_rule": "with `--enable-dbo`, which steps attention splits: `measured`, sizes that start-up finds to be no "
+    "slower, or `thresholds`, all that vLLM's thresholds name",
     "secret": "shared secret of both roles; better set as `AFD_SECRET`, since vLLM logs its arguments",
 }

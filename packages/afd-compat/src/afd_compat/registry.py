@@ -10,7 +10,11 @@ from typing import Final
 from afd_compat.declaration import Patch
 
 GROUP: Final = "afd.patches"
-MODULES: Final = ("afd_compat.patches.config_validation", "afd_compat.patches.engine_core")
+MODULES: Final = (
+    "afd_compat.patches.config_validation",
+    "afd_compat.patches.engine_core",
+    "afd_compat.patches.gpu_mrv2_ubatching",
+)
 
 
 def declared() -> tuple[Patch, ...]:

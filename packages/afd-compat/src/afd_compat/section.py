@@ -61,10 +61,12 @@ class Section:
             raise self.wrong(key, "a host name or address", "correct it") from None
         return value
 
-    def choice(self, key: str, options: Sequence[str]) -> str:
-        """One of `options`; the key has no default."""
+    def choice(self, key: str, options: Sequence[str], default: str | None = None) -> str:
+        """One of `options`; without a default the key must be there."""
         expected = " or ".join(repr(option) for option in options)
         if not self.has(key):
+            if default is not None:
+                return default
             raise ValueError(f"{self.name} must have {key} ({expected}), but it is missing; add it for this server.")
         value = self._given[key]
         if not isinstance(value, str) or value not in options:

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from afd_connectors.step import Mode, Step
+from afd_models.microbatches import OneBatch
 from afd_models.shares import AllRows
 
 if TYPE_CHECKING:
     from afd_connectors.ports import AttentionPort
+    from afd_models.microbatches import Microbatches
     from afd_models.shares import Rows
 
 _LIBRARY = torch.library.Library("afd", "FRAGMENT")
@@ -25,7 +27,10 @@ _EXCHANGES: weakref.WeakValueDictionary[int, Exchange] = weakref.WeakValueDictio
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What went through an exchange since it was made; ``seconds`` is the time spent in it, FFN compute included."""
+    """What went through an exchange since it was made.
+
+    exchanges: of a layer, counted once however many stages it had; seconds: spent in them, FFN compute included.
+    """
 
     steps: int
     exchanges: int
@@ -43,6 +48,7 @@ class Exchange:
         self._handle = max(_EXCHANGES, default=0) + 1
         self._port: AttentionPort | None = None
         self._rows: Rows = AllRows()
+        self._batches: Microbatches = OneBatch()
         self._first_layer = 0
         self._step = Step(seq=0, mode=Mode.EAGER, tokens=(0,))
         self._count, self._seconds = 0, 0.0
@@ -54,6 +60,10 @@ class Exchange:
         rows: which of a layer's rows this rank exchanges. Where it is none, the step is announced with none.
         """
         self._port, self._first_layer, self._rows = port, first_layer, rows
+
+    def split(self, batches: Microbatches) -> None:
+        """From now on a step may come as several microbatches, each a stage of it."""
+        self._batches = batches
 
     def __call__(self, hidden: torch.Tensor, layer: int) -> torch.Tensor:
         """hidden: [rows, hidden]; returns what the FFN role made of it in decoder layer ``layer``, alike in shape."""
@@ -70,28 +80,33 @@ class Exchange:
                 "serve the model through an AFD attention worker, which opens it after loading."
             )
         started = time.perf_counter()
+        batches, stage = self._batches, self._batches.stage()
         own = self._rows.own(hidden)
         count = own.shape[0]
-        if layer == self._first_layer:
-            self._begin(Mode.CAPTURE if _capturing(hidden) else Mode.EAGER, count)
+        if layer == self._first_layer and stage == 0:
+            self._begin(Mode.CAPTURE if _capturing(hidden) else Mode.EAGER, batches.tokens(count))
         if count:
-            self._port.send(self._step, layer, own)
-            self._port.recv(self._step, layer, self._rows.own(out))
+            with batches.sending(stage):
+                self._port.send(self._step, layer, own, stage=stage)
+        batches.give_way(out)
+        if count:
+            with batches.receiving(stage):
+                self._port.recv(self._step, layer, self._rows.own(out), stage=stage)
         self._rows.complete(out)
-        self._count += 1
+        self._count += stage == len(self._step.tokens) - 1
         self._seconds += time.perf_counter() - started
 
-    def replay(self, rows: int, exchanges: int) -> None:
-        """Announces a step of ``rows`` padded rows that a graph is about to run with all its ``exchanges``.
+    def replay(self, tokens: tuple[int, ...], exchanges: int) -> None:
+        """Announces a step that a graph is about to run with all its ``exchanges``; tokens: padded rows per stage.
 
         A replay runs none of this module's code, so whoever starts it says so here.
         """
-        self._begin(Mode.REPLAY, rows)
+        self._begin(Mode.REPLAY, tokens)
         self._count += exchanges
 
-    def _begin(self, mode: Mode, rows: int) -> None:
+    def _begin(self, mode: Mode, tokens: tuple[int, ...]) -> None:
         assert self._port is not None  # see run; graphs are captured by running
-        self._step = Step(seq=self._step.seq + 1, mode=mode, tokens=(rows,))
+        self._step = Step(seq=self._step.seq + 1, mode=mode, tokens=tokens)
         self._port.begin(self._step)
 
     @property

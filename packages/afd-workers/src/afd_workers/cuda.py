@@ -16,24 +16,43 @@ from afd_workers.cuda_attention import announce_replays
 from afd_workers.cuda_failover import Failover
 from afd_workers.cuda_ffn import StepSource, own_stream, warm_up
 from afd_workers.cuda_recapture import Graphs
+from afd_workers.dbo_attention import Overlap, overlap_of
 from afd_workers.ffn import FFNRole
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.worker.worker_base import CompilationTimes
 
     from afd_compat.config import Config
     from afd_workers.loop import Source
 
 
 class AttentionWorker(AttentionRole, Worker):
-    """Attention on CUDA, eagerly or from graphs of whole decode steps; steps are run again where a rank was lost."""
+    """Attention on CUDA, eagerly or from graphs of whole decode steps, in two microbatches where that pays.
+
+    Steps in which an FFN rank was lost are run again.
+    """
 
     _failover: Failover | None = None
+    _overlap = Overlap()
+
+    def load_model(self, *, load_dummy_weights: bool = False) -> None:
+        """See AttentionRole."""
+        self._overlap = overlap_of(self.vllm_config, links.section(self.vllm_config))
+        super().load_model(load_dummy_weights=load_dummy_weights)
+        self._overlap.begin(self._exchange, self.device)
+
+    def determine_available_memory(self) -> int:
+        """Native; graphs that are captured to learn their size are those that will be captured to serve."""
+        with self._overlap.building:
+            found: int = super().determine_available_memory()
+        return found
 
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
         """Native, after which the graphs' manager is the one that serves."""
-        super().initialize_from_config(kv_cache_config)
+        with self._overlap.building:
+            super().initialize_from_config(kv_cache_config)
         announce_replays(self.model_runner.cudagraph_manager, self._exchange, self._per_step)
         if isinstance(self._port, DeviceAttentionPort):
             config = links.section(self.vllm_config)
@@ -42,15 +61,31 @@ class AttentionWorker(AttentionRole, Worker):
                 self.model_runner, self._port, graphs, config.timeout_s, config.recovery_timeout_s
             )
 
+    def compile_or_warm_up_model(self) -> CompilationTimes:
+        """Native, after which steps are timed to see when overlap pays."""
+        times = super().compile_or_warm_up_model()
+        self._overlap.captured(self.model_runner, self._check)
+        return times
+
     def execute_model(self, scheduler_output: SchedulerOutput) -> object:
-        """Native, or what could be undone only later is waited for first; see Failover."""
-        native = super().execute_model
-        return native(scheduler_output) if self._failover is None else self._failover.dispatch(scheduler_output, native)
+        """Native; the step may be split, and what could be undone only later is waited for first, see Failover."""
+        if self._failover is None:
+            return self._step(scheduler_output)
+        return self._failover.dispatch(scheduler_output, self._step)
+
+    def _step(self, scheduler_output: SchedulerOutput) -> object:
+        with self._overlap.stepping:
+            return super().execute_model(scheduler_output)
 
     def sample_tokens(self, grammar_output: GrammarOutput | None) -> object:
         """Native; tokens of a step in which an FFN rank was lost never leave, see Failover."""
         native = super().sample_tokens
         return native(grammar_output) if self._failover is None else self._failover.sample(grammar_output, native)
+
+    def _check(self) -> None:
+        """Raises when what ran last is void."""
+        if isinstance(self._port, DeviceAttentionPort):
+            self._port.witness()()
 
     def failover_figures(self) -> dict[str, float]:
         """What `cuda_failover.Figures` holds; for vLLM's ``collective_rpc``."""

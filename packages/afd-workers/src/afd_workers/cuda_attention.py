@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from afd_workers.dbo import stage_tokens
+
 if TYPE_CHECKING:
     from vllm.v1.worker.gpu.cudagraph_utils import BatchExecutionDescriptor, CudaGraphManager
 
@@ -20,7 +22,7 @@ def announce_replays(manager: CudaGraphManager | None, exchange: Exchange, excha
     native = manager.run_fullgraph
 
     def run_fullgraph(desc: BatchExecutionDescriptor) -> object:
-        exchange.replay(desc.num_tokens, exchanges)
+        exchange.replay(stage_tokens(desc), exchanges)
         return native(desc)
 
     manager.run_fullgraph = run_fullgraph

@@ -13,6 +13,7 @@ import torch
 
 from afd_connectors.errors import ConnectorError
 from afd_connectors.stepped import Gathered, SteppedFFNPort
+from afd_workers.dbo_ffn import Overlapped
 from afd_workers.graphs import Call, Steps
 from afd_workers.loop import IDLE_CHECK_S
 
@@ -52,9 +53,11 @@ class StepSource:
 
     def __init__(self, port: SteppedFFNPort, compute: Callable[[int, Tensor], Tensor]) -> None:
         self._port, self._compute = port, compute
+        self._overlapped = Overlapped(port, compute)
         recorder = Recorder()
         self.steps = Steps(self._forward, recorder, recorder.new_pool)
         self.host_s = 0.0
+        self.split = 0
 
     def serve_one(self) -> bool:
         """See Source."""
@@ -65,6 +68,7 @@ class StepSource:
             self.steps.keep(epochs)
         if gathered is not None:
             started = time.perf_counter()
+            self.split += gathered.stages > 1 and not gathered.capture
             self.steps.run(gathered)
             self.host_s += time.perf_counter() - started
         return True
@@ -74,10 +78,13 @@ class StepSource:
         self._port.close()
 
     def figures(self) -> dict[str, float]:
-        """What `graphs.Figures` holds, and the seconds that this thread spent in it."""
-        return {**asdict(self.steps.figures), "host_s": self.host_s}
+        """What `graphs.Figures` holds, the steps that had two stages, and the seconds that this thread spent in all."""
+        return {**asdict(self.steps.figures), "split": self.split, "host_s": self.host_s}
 
     def _forward(self, gathered: Gathered) -> None:
+        if gathered.stages > 1:
+            self._overlapped(gathered)
+            return
         port, compute = self._port, self._compute
         for layer, stage in gathered.exchanges(port.layers):
             work = port.take(gathered, layer, stage)

@@ -13,6 +13,7 @@ from afd_connectors.facts import Facts
 from afd_connectors.layout import Layout, role_rank
 from afd_connectors.settings import Settings
 from afd_connectors.shape import Shape
+from afd_connectors.step import MAX_STAGES
 from afd_workers import __version__
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ def make_connector(
         hidden=model_config.get_hidden_size(),
         dtype=str(model_config.dtype).removeprefix("torch."),
         layers=max(stage.layer for stage in stages) + 1,
+        stages=MAX_STAGES if vllm_config.parallel_config.use_ubatching else 1,
     )
     settings = Settings(
         host=config.host,

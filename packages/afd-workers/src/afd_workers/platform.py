@@ -27,11 +27,17 @@ class Platform:
     needed: tuple[tuple[str, object, str], ...] = ()
 
 
+_NO_OVERLAP = "leave dual-batch overlap out, vLLM has it in its second model runner, which does not run on CPU"
+
 PLATFORMS: Mapping[str, Platform] = {
     "cpu": Platform(
         device="cpu",
         workers={"attention": "afd_workers.cpu.AttentionWorker", "ffn": "afd_workers.cpu.FFNWorker"},
         eager_only=True,
+        needed=(
+            ("enable_dbo", False, _NO_OVERLAP),
+            ("ubatch_size", 0, _NO_OVERLAP),
+        ),
     ),
     "cuda": Platform(
         device="cuda",
@@ -41,6 +47,7 @@ PLATFORMS: Mapping[str, Platform] = {
         needed=(
             ("tensor_parallel_size", 1, "set it to 1, several ranks on CUDA are not there yet"),
             ("data_parallel_size", 1, "set it to 1 and start one server per attention rank"),
+            ("ubatch_size", 0, "use enable_dbo on both roles, a step is split in two or not at all"),
         ),
     ),
 }

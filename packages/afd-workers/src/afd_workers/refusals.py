@@ -22,7 +22,6 @@ _NEEDED: tuple[tuple[str, object, str], ...] = (
     ("enable_expert_parallel", False, "leave it out, each FFN rank holds all experts"),
     ("enable_eplb", False, "leave it out"),
     ("enable_elastic_ep", False, "leave it out"),
-    ("enable_dbo", False, "leave dual-batch overlap out"),
     ("speculative_config", None, _NO_SPECULATION),
     ("spec_method", None, _NO_SPECULATION),
     ("spec_model", None, _NO_SPECULATION),

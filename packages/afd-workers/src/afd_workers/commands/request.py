@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from afd_workers import refusals
+from afd_workers import platform, refusals
 from afd_workers.launch.free import is_free
 from afd_workers.launch.options import Options, read
 from afd_workers.launch.plan import Request
@@ -114,6 +114,7 @@ def _check_section(section: Mapping[str, object], topology: Topology, engine: Op
     if on_cpu():
         config.check_device("cpu")
         registry.resolve(config.connector, "cpu").check_options(config.connector_extra_config)
+        refusals.check_on(platform.choose("cpu").needed, engine, config)
     refusals.check(engine, config)
     if config.port + topology.ffn - 1 > 65535:
         raise ValueError(

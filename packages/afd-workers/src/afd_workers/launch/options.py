@@ -20,6 +20,7 @@ class Options:
     enable_eplb: bool
     enable_elastic_ep: bool
     enable_dbo: bool
+    ubatch_size: int
     enable_lora: bool
     speculative_config: str | None
     spec_method: str | None
@@ -55,6 +56,7 @@ def read(given: Sequence[str]) -> Options:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for names in _SIZES:
         parser.add_argument(*names, type=int, default=1)
+    parser.add_argument("--ubatch-size", type=int, default=0)
     for names in _SWITCHES:
         parser.add_argument(*names, action=argparse.BooleanOptionalAction, default=False)
     for names in _TEXTS:
