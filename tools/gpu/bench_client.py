@@ -1,6 +1,6 @@
 """`vllm bench serve` in a process that loads vLLM once and then answers one job per line of standard input.
 
-python -m tools.gpu.bench_client '{}'   job: {"arguments": [those of vllm bench serve]} -> its result
+python -m tools.gpu.bench_client '{}'   job: {"arguments": [those of vllm bench serve]} -> its result, the first error
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ def main() -> None:
     say(out, {"ready": True})
     for line in sys.stdin:
         result = serve.main(parser.parse_args(json.loads(line)["arguments"]))
-        say(out, {key: value for key, value in result.items() if isinstance(value, int | float | str)})
+        plain = {key: value for key, value in result.items() if isinstance(value, int | float | str)}
+        say(out, {**plain, "error": next((error for error in result["errors"] if error), "")})
 
 
 if __name__ == "__main__":

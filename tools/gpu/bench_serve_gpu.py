@@ -84,6 +84,9 @@ class Bench:
                 print(f"  {name} at {size}: left out, {self.left:.0f} s left, {reserve:.0f} s kept", flush=True)
                 continue
             told = self._run(servers, size, OUTPUT, requests=2 * size)
+            for each in told:
+                if each["error"]:
+                    print(f"  a request failed: {str(each['error'])[-300:]}", flush=True)
             row = Row(
                 server=name,
                 concurrency=size,
@@ -110,7 +113,15 @@ class Bench:
         def one(place: int) -> dict[str, object]:
             share = max(1, size // len(servers))
             job = ["--backend", "openai", "--base-url", servers[place].url, "--model", str(self.model)]
-            job += ["--tokenizer", str(self.model), "--dataset-name", "random", "--ignore-eos", "--disable-tqdm"]
+            job += [
+                "--tokenizer",
+                str(self.model),
+                "--dataset-name",
+                "random",
+                "--ignore-eos",
+                "--disable-tqdm",
+                "--save-detailed",
+            ]
             job += ["--random-input-len", str(self.prompt), "--random-output-len", str(output), "--seed", str(place)]
             job += ["--max-concurrency", str(share), "--num-prompts", str(max(1, requests // len(servers)))]
             limit_s = max(1.0, min(BENCH_S, self.left - 5.0))

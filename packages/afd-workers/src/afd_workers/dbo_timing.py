@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,6 +12,7 @@ import torch
 from afd_workers.dbo_rule import Found, Timing, forced, search, settle
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
     from vllm.v1.worker.gpu.cudagraph_utils import BatchExecutionDescriptor
     from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 
@@ -21,7 +22,11 @@ REPLAYS, ROUNDS = 4, 2
 
 
 class Clock:
-    """Times what `stepping` lets vLLM split; see Overlap."""
+    """Times what `stepping` lets vLLM split; see Overlap.
+
+    With random tokens: the same token in all rows, as dummy steps have it, would go to the same few experts, and what a
+    split step costs is that it reads most of the experts twice.
+    """
 
     def __init__(self, runner: GPUModelRunner, stepping: AbstractContextManager[object]) -> None:
         self._runner, self._stepping = runner, stepping
@@ -40,6 +45,7 @@ class Clock:
 
         def one(split: bool) -> float:
             self._dummy(rows, split, decode=True)  # leaves in the graph's inputs what a step of this kind has there
+            self._mix(self._runner.input_buffers.input_ids[:rows])
             desc = graphs[rows, self._parallel.num_ubatches if split else 1]
             return self._milliseconds(lambda: manager.run_fullgraph(desc), REPLAYS)
 
@@ -67,8 +73,26 @@ class Clock:
 
     def _dummy(self, rows: int, split: bool, *, decode: bool) -> None:
         context = min(CONTEXT, self._runner.max_model_len // 2) if decode else 0
-        with forced(self._parallel, split), self._stepping:
+        with forced(self._parallel, split), self._stepping, self._mixed():
             self._runner._dummy_run(rows, uniform_decode=decode, context_len=context)
+
+    @contextmanager
+    def _mixed(self) -> Iterator[None]:
+        """Within it the model is called with random tokens."""
+
+        def mix(_model: nn.Module, _args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+            ids = kwargs.get("input_ids")
+            if isinstance(ids, torch.Tensor):
+                self._mix(ids)
+
+        hook = self._runner.model.register_forward_pre_hook(mix, with_kwargs=True)
+        try:
+            yield
+        finally:
+            hook.remove()
+
+    def _mix(self, ids: Tensor) -> None:
+        ids.random_(self._runner.vllm_config.model_config.get_vocab_size())
 
     @staticmethod
     def _milliseconds(run: Callable[[], object], count: int) -> float:
