@@ -145,10 +145,27 @@ class Desc(NamedTuple):
     num_tokens: int
 
 
-class FakeRunner:
-    """See GPUModelRunner. graphs: decode steps run from graphs."""
+class Parts:
+    """See UBatchRunner; which part of a step is which makes no difference here."""
 
-    def __init__(self, port: FakePort, *, slots: int, length: int, blocks: int, graphs: bool) -> None:
+    def __init__(self, runner: FakeRunner) -> None:
+        self._runner = runner
+
+    def prepare(self, batch: Batch, tables: list[Tensor]) -> tuple[object, ...]:
+        return tuple(self._runner.model_state.prepare_attn(batch, tables, ubatch_idx=part) for part in range(2))
+
+    def run(self, model: Model, inputs: dict[str, Tensor], prepared: tuple[object, ...]) -> Tensor:
+        with override_forward_context(SimpleNamespace(attn_metadata=prepared[1])):
+            hidden: Tensor = model(**inputs)
+        return hidden
+
+
+class FakeRunner:
+    """See GPUModelRunner. graphs: decode steps run from graphs; parts: steps run in two microbatches."""
+
+    def __init__(
+        self, port: FakePort, *, slots: int, length: int, blocks: int, graphs: bool, parts: bool = False
+    ) -> None:
         def numbers(*size: int) -> Tensor:
             return torch.zeros(size, dtype=torch.int64)
 
@@ -179,6 +196,7 @@ class FakeRunner:
         self.vllm_config = None
         self.model_state = SimpleNamespace(prepare_attn=self._prepare_attn, num_new_sampled_tokens_per_step=1)
         self.model = Model(self)
+        self.ubatch_runner = Parts(self) if parts else None
         self.execute_model_state: State | None = None
         self.cudagraph_manager = Manager(self, tuple(range(1, slots + 1))) if graphs else None
         self.captures = 0
@@ -223,12 +241,16 @@ class FakeRunner:
             return {}
         batch = self._prepare_inputs(scheduled.counts)
         rows, buffers = batch.tokens, self.input_buffers
-        metadata = self.model_state.prepare_attn(batch, self.block_tables.input_block_tables)
+        tables, parts = self.block_tables.input_block_tables, self.ubatch_runner
+        metadata = (self.model_state.prepare_attn if parts is None else parts.prepare)(batch, tables)
+        inputs = {"input_ids": buffers.input_ids[:rows], "positions": buffers.positions[:rows]}
         if self.cudagraph_manager is not None and rows == len(batch.req_ids):
             hidden = self.cudagraph_manager.run_fullgraph(Desc(rows))
+        elif parts is not None:
+            hidden = parts.run(self.model, inputs, metadata)
         else:
             with override_forward_context(SimpleNamespace(attn_metadata=metadata)):
-                hidden = self.model(input_ids=buffers.input_ids[:rows], positions=buffers.positions[:rows])
+                hidden = self.model(**inputs)
         self.execute_model_state = State(batch, hidden)
         return None
 
@@ -289,7 +311,7 @@ class FakeRunner:
         )  # fmt: skip
         return Batch(names, mapping, slots, starts, buffers.seq_lens, many, indices, total)
 
-    def _prepare_attn(self, batch: Batch, tables: list[Tensor]) -> Tensor:
+    def _prepare_attn(self, batch: Batch, tables: list[Tensor], ubatch_idx: int = 0) -> Tensor:
         """Into memory of its own, from which graphs read."""
         self.builder[: len(batch.req_ids)] = tables[0][: len(batch.req_ids)]
         return self.builder[: len(batch.req_ids)]

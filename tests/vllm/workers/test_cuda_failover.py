@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from afd_connectors.errors import PeerLost
-from afd_workers import cuda_failover
+from afd_workers import cuda_failover, cuda_recapture
 from afd_workers.cuda_failover import Failover, Guarded
 from afd_workers.cuda_recapture import Graphs
 from tests.support import fake_runner
@@ -26,11 +26,11 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
         with port.awaiting():
             return
 
-    monkeypatch.setattr(cuda_failover, "drained", drained)
+    monkeypatch.setattr(cuda_recapture, "drained", drained)
     monkeypatch.setattr(cuda_failover, "obstacle", lambda _runner: None)
     monkeypatch.setattr("vllm.v1.worker.gpu.input_batch.combine_sampled_and_draft_tokens", fake_runner.combine)
-    monkeypatch.setattr("afd_workers.cuda_recapture.CUDAGraphMode", SimpleNamespace(FULL="FULL"))
-    monkeypatch.setattr("afd_workers.cuda_recapture.set_current_vllm_config", nullcontext)
+    monkeypatch.setattr(cuda_recapture, "CUDAGraphMode", SimpleNamespace(FULL="FULL"))
+    monkeypatch.setattr(cuda_recapture, "set_current_vllm_config", nullcontext)
 
 
 class Request:
@@ -51,10 +51,12 @@ class Request:
 class Engine:
     """Dispatches a step before it reads the one before, as vLLM's asynchronous scheduling does."""
 
-    def __init__(self, requests: list[Request], breaks: set[int], preempt: set[int], *, graphs: bool) -> None:
+    def __init__(
+        self, requests: list[Request], breaks: set[int], preempt: set[int], *, graphs: bool, parts: bool = False
+    ) -> None:
         self.port = FakePort(breaks)
-        self.runner = FakeRunner(self.port, slots=SLOTS, length=LENGTH, blocks=BLOCKS, graphs=graphs)
-        self.failover = Failover(self.runner, self.port, Graphs(self.runner, object), 1.0, 5.0)  # type: ignore[arg-type]
+        self.runner = FakeRunner(self.port, slots=SLOTS, length=LENGTH, blocks=BLOCKS, graphs=graphs, parts=parts)
+        self.failover = Failover(self.runner, self.port, Graphs(self.runner, self.port, object, 1.0, 5.0))
         self.requests, self.preempt = requests, preempt
         self.free = list(range(1, BLOCKS))
         self.finished: set[str] = set()
@@ -138,11 +140,11 @@ def requests(drawn: list[tuple[int, list[int], int, bool]]) -> list[Request]:
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(PROMPTS, min_size=1, max_size=6), st.sets(st.integers(1, 120), min_size=1, max_size=5),
-    st.sets(st.integers(2, 40), max_size=3), st.booleans(),
+    st.sets(st.integers(2, 40), max_size=3), st.booleans(), st.booleans(),
 )  # fmt: skip
-def test_every_token_is_right_whenever_ranks_are_lost(drawn, breaks, preempt, graphs) -> None:
-    expected = Engine(requests(drawn), set(), preempt, graphs=graphs).run()
-    engine = Engine(requests(drawn), breaks, preempt, graphs=graphs)
+def test_every_token_is_right_whenever_ranks_are_lost(drawn, breaks, preempt, graphs, parts) -> None:
+    expected = Engine(requests(drawn), set(), preempt, graphs=graphs, parts=parts).run()
+    engine = Engine(requests(drawn), breaks, preempt, graphs=graphs, parts=parts)
     assert engine.run() == expected
     assert all(len(tokens) >= 1 for tokens in expected.values())
     assert not engine.failover._flights

@@ -56,10 +56,10 @@ class AttentionWorker(AttentionRole, Worker):
         announce_replays(self.model_runner.cudagraph_manager, self._exchange, self._per_step)
         if isinstance(self._port, DeviceAttentionPort):
             config = links.section(self.vllm_config)
-            graphs = Graphs(self.model_runner, torch.cuda.graph_pool_handle)
-            self._failover = Failover(
-                self.model_runner, self._port, graphs, config.timeout_s, config.recovery_timeout_s
+            graphs = Graphs(
+                self.model_runner, self._port, torch.cuda.graph_pool_handle, config.timeout_s, config.recovery_timeout_s
             )
+            self._failover = Failover(self.model_runner, self._port, graphs)
 
     def compile_or_warm_up_model(self) -> CompilationTimes:
         """Native, after which steps are timed to see when overlap pays."""

@@ -14,20 +14,17 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from vllm.forward_context import get_forward_context, override_forward_context
 from vllm.v1.outputs import AsyncModelRunnerOutput
 
-from afd_connectors.deadline import Deadline
 from afd_connectors.errors import PeerLost
 from afd_workers import cuda_shadow
 from afd_workers.cuda_flight import Flight, obstacle, obstacle_now
-from afd_workers.cuda_redo import drained, recombine, sampled_again, uncount
+from afd_workers.cuda_notes import Notes
+from afd_workers.cuda_redo import recombine, sampled_again, uncount
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
     from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
     from vllm.v1.outputs import ModelRunnerOutput
-    from vllm.v1.worker.gpu.cudagraph_utils import BatchExecutionDescriptor
     from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 
     from afd_connectors.stepped import DeviceAttentionPort
@@ -50,24 +47,16 @@ class Figures:
 
 
 class Failover:
-    """Around a runner's dispatch, sampling and reading of a step; hooks itself into the runner when it is made.
+    """Around a runner's dispatch, sampling and reading of a step; graphs: the runner's over the same port."""
 
-    graphs: the runner's. limit_s: how long the device may take to let go of a lost rank; recovery_s: how long graphs
-    are captured again against ranks that come and go.
-    """
-
-    def __init__(
-        self, runner: GPUModelRunner, port: DeviceAttentionPort, graphs: Graphs, limit_s: float, recovery_s: float
-    ) -> None:
+    def __init__(self, runner: GPUModelRunner, port: DeviceAttentionPort, graphs: Graphs) -> None:
         self.figures = Figures()
         self._runner, self._port, self._graphs = runner, port, graphs
-        self._limit_s, self._recovery_s = limit_s, recovery_s
         self._shadows = cuda_shadow.of_runner(runner)
+        self._notes = Notes(runner, port, graphs, self._shadows)
         self._obstacle = obstacle(runner)
         self._flights: list[Flight] = []
-        self._now: Flight | None = None
         self._lock = threading.RLock()  # an executor may read outputs on another thread than it dispatches on
-        self._hook()
 
     def dispatch(self, scheduled: SchedulerOutput, native: Callable[[SchedulerOutput], Output | None]) -> Output | None:
         """One step's forward, enqueued by `native`."""
@@ -77,13 +66,11 @@ class Failover:
                 self._settle()
             if self._port.lost():
                 self._settle()
-                drained(self._runner, self._port, self._limit_s)
-                self._mend()
-            flight = self._now = Flight()
-            try:
+                self._graphs.drain()
+                self._graphs.mend()
+            flight = Flight()
+            with self._notes.of(flight):
                 output = native(scheduled)
-            finally:
-                self._now = None
             if flight.launch is not None and output is None:
                 flight.state = self._runner.execute_model_state
                 flight.check = self._port.witness()
@@ -141,12 +128,6 @@ class Failover:
         for flight in tuple(self._flights):
             self.read(flight)
 
-    def _mend(self) -> None:
-        """Reaches lost FFN ranks again; the device is idle."""
-        if self._port.lost():
-            self._graphs.drop()
-            self._port.rejoin()
-
     def _repeat(self, lost: PeerLost) -> None:
         """Runs every step that is under way again, in order."""
         why = self._obstacle or obstacle_now(self._runner, self._flights)
@@ -156,11 +137,11 @@ class Failover:
         started = time.perf_counter()
         captured = self._graphs.seconds
         with torch.inference_mode(), torch.cuda.stream(self._runner.main_stream):
-            drained(self._runner, self._port, self._limit_s)
+            self._graphs.drain()
             idle = time.perf_counter()
             for flight in reversed(self._flights):
                 uncount(self._runner, flight)
-            self._mend()
+            self._graphs.mend()
             reached = time.perf_counter()
             for place, flight in enumerate(self._flights):
                 self._again(flight, first=place == 0)
@@ -177,7 +158,7 @@ class Failover:
         assert flight.shadow is not None
         assert flight.state is not None
         if flight.desc is not None:
-            self._captured(flight.desc)
+            self._graphs.ensure(flight.desc)
         flight.shadow.restore(first=first)
         if not first:
             recombine(runner, flight)
@@ -186,72 +167,6 @@ class Failover:
         flight.check = self._port.witness()
         if flight.output is not None:
             flight.output = sampled_again(runner, flight)
-
-    def _captured(self, desc: BatchExecutionDescriptor) -> bool:
-        """Makes sure that there is a graph; whether one had to be captured, which overwrites inputs."""
-        recovery = Deadline(self._recovery_s)
-        fresh = False
-        while self._graphs.missing(desc):
-            fresh = True
-            try:
-                self._graphs.capture(desc)
-            except (PeerLost, RuntimeError):
-                if not self._port.lost() or recovery.passed:
-                    raise
-                drained(self._runner, self._port, self._limit_s)
-                self._mend()
-        return fresh
-
-    def _hook(self) -> None:
-        runner = self._runner
-        states = runner.model_state
-        prepare = states.prepare_attn
-
-        def prepare_attn(*args: object, **kwargs: object) -> object:
-            if self._now is not None:
-                self._now.prepare.append(lambda: prepare(*args, **kwargs))
-            return prepare(*args, **kwargs)
-
-        states.prepare_attn = prepare_attn
-        runner.model.register_forward_pre_hook(self._model_runs, with_kwargs=True)
-        if self._graphs.manager is not None:
-            run = self._graphs.manager.run_fullgraph
-            self._graphs.manager.run_fullgraph = lambda desc: self._graph_runs(desc, run)
-
-    def _model_runs(self, model: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        """A step is about to run without a graph."""
-        flight = self._now
-        if flight is None or flight.launch is not None:
-            return
-        context = get_forward_context()
-
-        def launch(metadata: object) -> Tensor:
-            context.attn_metadata = metadata
-            with override_forward_context(context):
-                hidden: Tensor = model(*args, **kwargs)
-            return hidden
-
-        flight.launch = launch
-        if len(flight.prepare) == 1:  # otherwise this is a microbatch, on a thread of its own
-            flight.shadow = self._shadows.take()
-
-    def _graph_runs(self, desc: BatchExecutionDescriptor, run: Callable[[BatchExecutionDescriptor], Tensor]) -> Tensor:
-        """A step is about to run from a graph."""
-        flight, self._now = self._now, None  # what capturing runs is no step
-        if flight is not None:
-            flight.launch = lambda _metadata: self._run(desc, run)
-            flight.desc = desc
-            flight.shadow = self._shadows.take()
-        if self._captured(desc) and flight is not None:
-            assert flight.shadow is not None
-            flight.shadow.restore(first=True)
-            flight.ready()
-        return self._run(desc, run)
-
-    def _run(self, desc: BatchExecutionDescriptor, run: Callable[[BatchExecutionDescriptor], Tensor]) -> Tensor:
-        if self._port.lost():  # the step is void already, and a graph of lost connections need not run
-            return self._graphs.output(desc)
-        return run(desc)
 
 
 class Guarded(AsyncModelRunnerOutput):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """prepare: makes the attention's metadata from the inputs, once per call that vLLM made; launch: enqueues the
-    forward with that metadata; desc: the graph that it needs; check: raises when the step is void; output, result:
-    what sampling gave, before and after the device was waited for.
+    """prepare: makes the attention's metadata from the inputs; launch: enqueues the forward with that metadata; desc:
+    the graph that it needs; check: raises when the step is void; output, result: what sampling gave, before and after
+    the device was waited for.
     """
 
-    prepare: list[Callable[[], object]] = field(default_factory=list)
+    prepare: Callable[[], object] | None = None
     launch: Callable[[object], Tensor] | None = None
     desc: BatchExecutionDescriptor | None = None
     shadow: Shadow | None = None
@@ -35,18 +35,11 @@ class Flight:
     output: Output | None = None
     result: ModelRunnerOutput | None = None
 
-    def ready(self) -> None:
-        """Prepares and discards: the metadata that graphs read lies in memory that is written by making it."""
-        for each in self.prepare:
-            each()
-
     def forward(self) -> Tensor:
         """Enqueues the whole forward again, from inputs that are in place."""
+        assert self.prepare is not None
         assert self.launch is not None
-        metadata: object = None
-        for each in self.prepare:
-            metadata = each()
-        return self.launch(metadata)
+        return self.launch(self.prepare())
 
     def owned(self, runner: GPUModelRunner) -> list[bool]:
         """By row, whether its request still has the slot that it had: it may have ended since."""
@@ -79,11 +72,9 @@ def obstacle(runner: GPUModelRunner) -> str | None:
 
 def obstacle_now(runner: GPUModelRunner, flights: list[Flight]) -> str | None:
     """The same for steps that are under way."""
+    worker = runner.prompt_logprobs_worker
     for flight in flights:
         assert flight.state is not None
-        worker = runner.prompt_logprobs_worker
         if worker is not None and worker.uses_prompt_logprobs[flight.state.input_batch.idx_mapping_np].any():
             return "prompt logprobs"
-        if len(flight.prepare) != 1:
-            return "two microbatches in a step"
     return None

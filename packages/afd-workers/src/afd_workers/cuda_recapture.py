@@ -9,17 +9,31 @@ from typing import TYPE_CHECKING
 from vllm.config import set_current_vllm_config
 from vllm.config.compilation import CUDAGraphMode
 
+from afd_connectors.deadline import Deadline
+from afd_connectors.errors import PeerLost
+from afd_workers.cuda_redo import drained
+
 if TYPE_CHECKING:
     from torch import Tensor
     from vllm.v1.worker.gpu.cudagraph_utils import BatchExecutionDescriptor, ModelCudaGraphManager
     from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 
+    from afd_connectors.stepped import DeviceAttentionPort
+
 
 class Graphs:
-    """A runner's graphs of whole steps. seconds, count: what captures since the start took, and how many."""
+    """A runner's graphs of whole steps over a port's connections.
 
-    def __init__(self, runner: GPUModelRunner, new_pool: Callable[[], object]) -> None:
-        self._runner, self._new_pool = runner, new_pool
+    new_pool: memory for graphs. limit_s: how long the device may take to let go of a lost rank; recovery_s: how long
+    a graph is tried for while ranks come and go. seconds, count: what captures since the start took, and how many.
+    """
+
+    def __init__(
+        self, runner: GPUModelRunner, port: DeviceAttentionPort, new_pool: Callable[[], object],
+        limit_s: float, recovery_s: float,
+    ) -> None:  # fmt: skip
+        self._runner, self._port, self._new_pool = runner, port, new_pool
+        self._limit_s, self._recovery_s = limit_s, recovery_s
         self.seconds, self.count = 0.0, 0
 
     @property
@@ -27,15 +41,33 @@ class Graphs:
         """vLLM's own."""
         return self._runner.cudagraph_manager
 
-    def drop(self) -> None:
-        """Frees all; nothing of them may be on the device any more."""
+    def drain(self) -> None:
+        """Waits until the device has let go of lost ranks."""
+        drained(self._runner, self._port, self._limit_s)
+
+    def mend(self) -> None:
+        """Reaches lost FFN ranks again, without the graphs that were captured with them; the device is idle."""
+        if not self._port.lost():
+            return
         if self.manager is not None and self.manager.graphs:
             self.manager.graphs.clear()
             self.manager.pool = self._new_pool()  # one whose last graph is gone cannot be used again
+        self._port.rejoin()
 
-    def missing(self, desc: BatchExecutionDescriptor) -> bool:
-        """Whether `desc` has to be captured before it can run."""
-        return desc not in self.manager.graphs
+    def ensure(self, desc: BatchExecutionDescriptor) -> bool:
+        """Captures one that is not there; whether it did, which overwrites the inputs of the step at hand."""
+        recovery = Deadline(self._recovery_s)
+        fresh = False
+        while desc not in self.manager.graphs:
+            fresh = True
+            try:
+                self._capture(desc)
+            except (PeerLost, RuntimeError):
+                if not self._port.lost() or recovery.passed:
+                    raise
+                self.drain()
+                self.mend()
+        return fresh
 
     def output(self, desc: BatchExecutionDescriptor) -> Tensor:
         """Where the graph of `desc` puts what the model computes."""
@@ -44,14 +76,14 @@ class Graphs:
         hidden: Tensor = everything[: desc.num_tokens]
         return hidden
 
-    def capture(self, desc: BatchExecutionDescriptor) -> None:
-        """Captures one with vLLM's own code, which overwrites the inputs of the step that is being prepared."""
+    def _capture(self, desc: BatchExecutionDescriptor) -> None:
+        """With vLLM's own code."""
         started = time.perf_counter()
         manager = self.manager
         all_of_them = manager._capture_descs
         manager._capture_descs = {CUDAGraphMode.FULL: [desc]}
         try:
-            with set_current_vllm_config(self._runner.vllm_config):
+            with self._port.awaiting(), set_current_vllm_config(self._runner.vllm_config):
                 self._runner.capture_model()
         except BaseException:
             manager.graphs.pop(desc, None)
