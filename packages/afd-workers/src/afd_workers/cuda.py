@@ -57,7 +57,7 @@ class AttentionWorker(AttentionRole, Worker):
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput | AsyncModelRunnerOutput | None:
         """Native; the step may be split."""
-        with self._overlap.stepping:
+        with self._overlap.step(scheduler_output):
             return super().execute_model(scheduler_output)
 
     def sample_tokens(self, grammar_output: GrammarOutput | None) -> object:
