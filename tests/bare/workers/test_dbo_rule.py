@@ -88,8 +88,8 @@ def test_one_sentence_says_what_was_found(caplog: pytest.LogCaptureFixture) -> N
         Decider(thresholds(), None, Rule())
     assert [record.message for record in caplog.records] == [
         (
-            "AFD timed dual-batch overlap; it splits decode steps: 512 rows from 1024 tokens of context on (256 rows with "
-            "0 tokens behind them 17.00 ms split, 12.00 whole); other steps: none (8192 rows with 0 tokens behind "
+            "AFD timed dual-batch overlap; it splits decode steps: 512 rows from 1024 tokens of context on (256 rows "
+            "with 0 tokens behind them 17.00 ms split, 12.00 whole); other steps: none (8192 rows with 0 tokens behind "
             "them 90.00 ms split, 80.00 whole)."
         ),
         "AFD timed dual-batch overlap; it splits decode steps: as vLLM's threshold says; other steps: none.",
