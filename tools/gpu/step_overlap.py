@@ -56,5 +56,5 @@ def table(engines: Mapping[str, Child], sizes: Sequence[int], rounds: int) -> li
     for name in ("graph-ffn", "dbo-ffn", "measured-ffn"):
         told = engines[name].ask({"op": "figures"}, 60.0)
         print(f"{name}: {', '.join(f'{key} {value:.6g}' for key, value in told.items())}", flush=True)
-    print("the rule's sentence: " + (engines["measured"].line_with("timed dual-batch overlap") or "none"), flush=True)
+    print("the rule's sentence: " + (engines["measured"].line_with("timed dual-batch overlap;") or "none"), flush=True)
     return found

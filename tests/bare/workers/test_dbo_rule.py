@@ -3,42 +3,59 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from afd_workers.dbo_rule import NEVER, Found, Timing, forced, search, settle
+from afd_workers.dbo_rule import NEVER, Decider, Rule, Timing, break_even, forced, search
 
 SIZES = st.sets(st.integers(2, 512), min_size=1, max_size=12)
+CONTEXTS = (0, 1000)
 
 
-def timed(pays_from: int, tried: list[int]):
-    def one(rows: int) -> Timing:
+def timed(rows_at_zero: int, tried: list[int]) -> Callable[[int, int], Timing]:
+    """Splitting pays from `rows_at_zero` rows on without context, and from half as many with the most."""
+
+    def one(rows: int, context: int) -> Timing:
         tried.append(rows)
-        return Timing(rows, whole=2.0, split=1.5 if rows >= pays_from else 3.0)
+        needed = rows_at_zero if context == 0 else rows_at_zero / 2
+        return Timing(rows, context, whole=2.0, split=1.5 if rows >= needed else 3.0)
 
     return one
 
 
 @given(SIZES, st.integers(2, 600))
-def test_the_least_size_from_which_every_size_pays_is_found(sizes: set[int], pays_from: int) -> None:
+def test_from_the_least_size_on_that_pays_every_larger_one_does(sizes: set[int], pays_from: int) -> None:
     tried: list[int] = []
-    found = search(sizes, timed(pays_from, tried))
-    paying = [rows for rows in sizes if rows >= pays_from]
-    assert found.least == min(paying, default=NEVER)
-    assert tried == sorted(sizes, reverse=True)[: len(paying) + 1], "nothing is tried below the first loss"
+    rule = search(sizes, CONTEXTS, timed(pays_from, tried))
+    for context, least in ((0, pays_from), (CONTEXTS[1], pays_from / 2)):
+        assert rule.least(context) == min((rows for rows in sizes if rows >= least), default=NEVER)
+    paying = [rows for rows in sizes if rows >= pays_from / 2]
+    assert tried[::2] == sorted(sizes, reverse=True)[: len(paying) + 1], "nothing is tried below the first loss"
 
 
-def test_one_loss_is_enough_where_it_always_loses() -> None:
+def test_one_size_is_tried_where_it_always_loses() -> None:
     tried: list[int] = []
-    assert search(range(32, 513, 8), timed(513, tried)).least == NEVER
-    assert tried == [512]
+    assert search(range(32, 513, 8), CONTEXTS, timed(2000, tried)).least(10**9) == NEVER
+    assert tried == [512, 512]
 
 
-def test_a_tie_is_no_loss() -> None:
-    assert search([64], lambda rows: Timing(rows, 2.0, 2.0)).least == 64
+@pytest.mark.parametrize(
+    ("lost_at_zero", "won_at_most", "needed"),
+    [(0.0, 0.0, 0), (-1.0, 5.0, 0), (1.0, 1.0, 500), (3.0, 1.0, 750), (1.0, 0.0, 1000), (1.0, -0.1, NEVER)],
+)
+def test_the_context_from_which_on_it_pays(lost_at_zero: float, won_at_most: float, needed: int) -> None:
+    tried = [Timing(512, 0, 10.0, 10.0 + lost_at_zero), Timing(512, 1000, 20.0, 20.0 - won_at_most)]
+    assert break_even(tried) == needed
+
+
+@given(st.floats(-5, 5), st.floats(-5, 5))
+def test_it_lies_within_what_was_timed(lost: float, won: float) -> None:
+    found = break_even([Timing(8, 0, 10.0, 10.0 + lost), Timing(8, 1000, 20.0, 20.0 - won)])
+    assert 0 <= found <= 1000 or found == NEVER
 
 
 def thresholds(decode: int = 32, prefill: int = 512) -> SimpleNamespace:
@@ -49,28 +66,40 @@ def told(each: SimpleNamespace) -> tuple[int, int]:
     return each.dbo_decode_token_threshold, each.dbo_prefill_token_threshold
 
 
-def test_thresholds_of_the_user_are_only_ever_raised(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_step_is_decided_by_its_rows_and_what_its_requests_have_behind_them() -> None:
     parallel = thresholds()
-    decode = Found(256, (Timing(512, 19.0, 18.0), Timing(256, 14.0, 13.5), Timing(128, 11.0, 16.0)))
-    with caplog.at_level(logging.INFO, "afd.workers"):
-        settle(parallel, decode, Found(NEVER, (Timing(8192, 80.0, 90.0),)))
-    assert told(parallel) == (256, NEVER)
-    (record,) = caplog.records
-    assert record.message == (
-        "AFD timed dual-batch overlap: decode steps from 256 rows on (512 rows 18.00 ms split, 19.00 whole; 128 rows "
-        "16.00 ms split, 11.00 whole), other steps off (8192 rows 90.00 ms split, 80.00 whole)."
-    )
-    parallel = thresholds(decode=300)
-    settle(parallel, Found(256, ()), Found(8, ()))
-    assert told(parallel) == (300, 512)
+    decider = Decider(parallel, Rule(((512, 100), (256, 900))), Rule(((8192, 0),)))
+    assert told(parallel) == (32, 8192)
+    for computed, least in (([], NEVER), ([99, 99], NEVER), ([50, 150], 512), ([900] * 3, 256), ([0, 2000], 256)):
+        decider.step(computed)
+        assert told(parallel) == (least, 8192)
 
 
-def test_without_decode_graphs_vllms_own_threshold_stays(caplog: pytest.LogCaptureFixture) -> None:
-    parallel = thresholds()
+def test_thresholds_of_the_user_are_only_ever_raised() -> None:
+    parallel = thresholds(decode=300, prefill=4096)
+    Decider(parallel, Rule(((8, 0),)), Rule(((8, 0),))).step([0])
+    assert told(parallel) == (300, 4096)
+
+
+def test_one_sentence_says_what_was_found(caplog: pytest.LogCaptureFixture) -> None:
+    tried = (Timing(512, 0, 15.0, 17.0), Timing(512, 4096, 27.0, 21.0), Timing(256, 0, 12.0, 17.0))
     with caplog.at_level(logging.INFO, "afd.workers"):
-        settle(parallel, None, Found(NEVER, ()))
+        Decider(thresholds(), Rule(((512, 1024),), tried), Rule((), (Timing(8192, 0, 80.0, 90.0),)))
+        Decider(thresholds(), None, Rule())
+    assert [record.message for record in caplog.records] == [
+        (
+            "AFD timed dual-batch overlap; it splits decode steps: 512 rows from 1024 tokens of context on (256 rows "
+            "with 0 tokens behind them 17.00 ms split, 12.00 whole); other steps: none (8192 rows with 0 tokens behind "
+            "them 90.00 ms split, 80.00 whole)."
+        ),
+        "AFD timed dual-batch overlap; it splits decode steps: as vLLM's threshold says; other steps: none.",
+    ]
+
+
+def test_without_decode_graphs_vllms_own_threshold_stays() -> None:
+    parallel = thresholds()
+    Decider(parallel, None, Rule()).step([5])
     assert told(parallel) == (32, NEVER)
-    assert "decode steps by vLLM's threshold, other steps no size to try." in caplog.text
 
 
 @pytest.mark.parametrize("split", [True, False])

@@ -74,7 +74,7 @@ class AttentionWorker(AttentionRole, Worker):
         return self._failover.dispatch(scheduler_output, self._step)
 
     def _step(self, scheduler_output: SchedulerOutput) -> object:
-        with self._overlap.stepping:
+        with self._overlap.step(scheduler_output):
             return super().execute_model(scheduler_output)
 
     def sample_tokens(self, grammar_output: GrammarOutput | None) -> object:

@@ -14,20 +14,25 @@ from afd_workers.dbo_timing import Clock
 if TYPE_CHECKING:
     import torch
     from vllm.config import VllmConfig
+    from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 
     from afd_compat.config import Config
     from afd_models.exchange import Exchange
+    from afd_workers.dbo_rule import Decider
 
 
 class Overlap:
-    """building: around what makes vLLM's runner of microbatches; stepping: around a step that may be split."""
+    """building: to be entered around what makes vLLM's runner of microbatches."""
 
     building: AbstractContextManager[object] = nullcontext()
-    stepping: AbstractContextManager[object] = nullcontext()
 
     def begin(self, exchange: Exchange, device: torch.device) -> None:
         """The model is loaded."""
+
+    def step(self, scheduled: SchedulerOutput) -> AbstractContextManager[object]:  # noqa: ARG002
+        """To be entered around a step, which may be split inside."""
+        return nullcontext()
 
     def captured(self, runner: GPUModelRunner, check: Callable[[], None]) -> None:
         """Graphs are captured; `check` raises when a peer was lost meanwhile."""
@@ -38,16 +43,23 @@ class On(Overlap):
 
     def __init__(self, config: Config) -> None:
         self._measured = config.dbo_rule == "measured"
-        self.building, self.stepping = Scope(build_at_one_rank), Scope(split_at_one_rank)
+        self.building, self._splitting = Scope(build_at_one_rank), Scope(split_at_one_rank)
+        self._decider: Decider | None = None
 
     def begin(self, exchange: Exchange, device: torch.device) -> None:
         """See Overlap."""
         exchange.split(Ubatches(SideStream(device)))
 
+    def step(self, scheduled: SchedulerOutput) -> AbstractContextManager[object]:
+        """See Overlap."""
+        if self._decider is not None:
+            self._decider.step(scheduled.scheduled_cached_reqs.num_computed_tokens)
+        return self._splitting
+
     def captured(self, runner: GPUModelRunner, check: Callable[[], None]) -> None:
-        """See Overlap; finds out from how many rows on overlap pays, unless vLLM's thresholds are to be taken."""
+        """See Overlap; finds out which steps are worth splitting, unless vLLM's thresholds are to be taken."""
         if self._measured and runner.ubatch_runner is not None:
-            Clock(runner, self.stepping).settle()
+            self._decider = Clock(runner, self._splitting).decider()
             check()
 
 
