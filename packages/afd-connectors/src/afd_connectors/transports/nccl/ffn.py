@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
-import select
-import socket
 import threading
 import time
 from collections.abc import Mapping
@@ -14,7 +11,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from afd_connectors.address import ffn_address
-from afd_connectors.awake import AWAKE_S, awake
 from afd_connectors.errors import ConnectorError
 from afd_connectors.event import Event, Phase
 from afd_connectors.facts import Facts
@@ -29,6 +25,7 @@ from afd_connectors.shape import Shape
 from afd_connectors.stepped import Gathered, Member, SteppedFFNPort
 from afd_connectors.transports.nccl.batch import Batch, Part
 from afd_connectors.transports.nccl.device import Device
+from afd_connectors.transports.nccl.hearing import Hearing
 from afd_connectors.transports.nccl.library import Library
 from afd_connectors.transports.nccl.link import Issuing
 from afd_connectors.transports.nccl.meeting import offer
@@ -60,21 +57,15 @@ class NcclFFNPort(SteppedFFNPort):
         self._event = Event(Phase.OPENED, time.monotonic())
         self._companions: tuple[int, ...] = ()
         self._planned: tuple[Gathered, dict[int, Batch]] | None = None
-        self._awake_until = 0.0
         self._using = threading.RLock()
-        self._waker, self._wakes = socket.socketpair()
-        self._waker.setblocking(False)
-        self._guests: Guests[Peer] = Guests(layout, settings.timeout_s, self._seat, self._wake)
-        self._by_rank: dict[int, Peer] = {}
-        self._poll = select.poll()
-        self._register()
+        self._hearing = Hearing()
+        self._guests = self._hearing.guests = Guests(layout, settings.timeout_s, self._seat, self._hearing.wake)
         address = ffn_address(settings, layout.rank, layout.num_ffn)
         identity = Identity(layout, facts, settings.secret)
         try:
             self._listener = Listener(address, identity, self._guests.admit, self._guests.welcome)
         except ConnectorError:
-            self._waker.close()
-            self._wakes.close()
+            self._hearing.close()
             raise
         self._watch = Watch(lambda: [peer.channel for peer in self._guests if not peer.dropped], self._guests.sweep)
         self._pulse = Pulse(lambda: self._guests.beat(self._event))
@@ -89,14 +80,14 @@ class NcclFFNPort(SteppedFFNPort):
         until = time.monotonic() + wait_s
         with self._using:
             while not self._guests.closed:
-                self._hear()
+                self._hearing.hear()
                 choice = self._choose()
                 if choice.peers:
                     return self._gather(choice.peers)
                 left = until - time.monotonic()
                 if left <= 0.0:
                     return None
-                self._wait(min(left, SWEEP_S if choice.wait_s is None else choice.wait_s))
+                self._hearing.wait(min(left, SWEEP_S if choice.wait_s is None else choice.wait_s))
         raise ConnectorError(f"nccl-p2p FFN rank {self._layout.rank} is closed; open it again to receive.")
 
     def take(self, gathered: Gathered, layer: int, stage: int) -> Work | None:
@@ -136,62 +127,41 @@ class NcclFFNPort(SteppedFFNPort):
         if self._guests.closed:
             return
         self._guests.closed = True
-        self._wake()
+        self._hearing.wake()
         self._listener.close()
         self._watch.close()
         self._pulse.close()
-        for peer in self._guests:
-            peer.channel.bye()
-            peer.hang_up()
+        self._guests.dismiss()
         if self._using.acquire(timeout=5.0):
-            for peer in (*self._guests, *self._guests.take_replaced()):
-                peer.free()
-            self._waker.close()
-            self._wakes.close()
+            self._guests.free()
+            self._hearing.close()
             self._using.release()
 
     def _seat(self, arrival: Arrival) -> Peer:
         """On a thread of the listener."""
         return Peer(arrival, self._shape, offer(arrival, self._issuing), next(self._epochs))
 
-    def _wake(self) -> None:
-        try:
-            self._waker.send(b"!")
-        except OSError:  # full: the thread is about to wake anyway; closed: there is nothing to wake
-            return
-
-    def _hear(self) -> None:
-        """Takes in what all peers announced."""
-        if self._guests.changed:
-            self._register()
-        for peer in self._by_rank.values():
-            if peer.dropped:
-                continue
-            try:
-                peer.channel.drain()
-            except ConnectorError as error:
-                self._guests.drop(peer, error.message, offence=True)
-                continue
-            if peer.channel.lost is not None:
-                self._guests.drop(peer, peer.channel.lost)
-
     def _choose(self) -> Choice:
         waiting = []
-        for peer in self._by_rank.values():
+        for peer in self._hearing.by_rank.values():
             if peer.steps and not peer.dropped:
                 step, since = peer.steps[0]
                 waiting.append(Waiting(peer.rank, step.mode, since))
-        companions = [rank for rank in self._companions if rank in self._by_rank and not self._by_rank[rank].dropped]
+        companions = [
+            rank
+            for rank in self._companions
+            if rank in self._hearing.by_rank and not self._hearing.by_rank[rank].dropped
+        ]
         return choose(waiting, companions, time.monotonic(), self._gather_s)
 
     def _gather(self, ranks: tuple[int, ...]) -> Gathered:
         members = []
         for rank in ranks:
-            peer = self._by_rank[rank]
+            peer = self._hearing.by_rank[rank]
             step, _ = peer.steps.popleft()
             members.append(Member(rank, peer.epoch, step))
         self._companions = ranks
-        self._awake_until = time.monotonic() + AWAKE_S
+        self._hearing.stay_awake()
         return Gathered(tuple(members))
 
     def _plan(self, gathered: Gathered, stage: int) -> Batch:
@@ -205,7 +175,7 @@ class NcclFFNPort(SteppedFFNPort):
                 tokens = member.step.tokens
                 share = self._layout.share(tokens[stage]) if stage < len(tokens) else 0
                 if share:
-                    peer = self._by_rank.get(member.rank)
+                    peer = self._hearing.by_rank.get(member.rank)
                     current = peer if peer is not None and peer.epoch == member.epoch else None
                     parts.append(Part(current, rows * self._shape.row_bytes, share * self._shape.row_bytes))
                     rows += share
@@ -214,25 +184,6 @@ class NcclFFNPort(SteppedFFNPort):
 
     def _fail(self, peer: Peer, reason: str) -> None:
         self._guests.drop(peer, peer.link.lost or reason)
-
-    def _wait(self, wait_s: float) -> None:
-        """Until a peer says something, or another thread wakes this one."""
-        now = time.monotonic()
-        events = awake(lambda: self._poll.poll(0), min(self._awake_until, now + wait_s))
-        left = now + wait_s - time.monotonic()
-        for fd, _ in events or self._poll.poll(math.ceil(1000 * max(0.0, left))):
-            if fd == self._wakes.fileno():
-                self._wakes.recv(4096)
-
-    def _register(self) -> None:
-        """Builds the poll anew after peers came or went, and frees the sockets of those that went."""
-        for gone in self._guests.take_replaced():
-            gone.free()
-        self._by_rank = {peer.rank: peer for peer in self._guests}
-        self._poll = select.poll()
-        self._poll.register(self._wakes, select.POLLIN)
-        for peer in self._by_rank.values():
-            self._poll.register(peer.channel.sock, select.POLLIN)
 
 
 def _recv(peer: Peer, address: int, count: int, stream: int) -> None:

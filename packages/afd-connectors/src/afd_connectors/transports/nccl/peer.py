@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
 import time
 from collections import deque
 
-from afd_connectors.channel import Channel
 from afd_connectors.checks import step_problem
 from afd_connectors.errors import FrameError
 from afd_connectors.listener import Arrival
 from afd_connectors.shape import Shape
 from afd_connectors.step import Step
 from afd_connectors.transports.nccl.link import Link
+from afd_connectors.transports.served import Served
 
 
-class Peer:
+class Peer(Served):
     """See Guest. steps: announced and not served yet, with the time.monotonic() at which each came."""
 
     def __init__(self, arrival: Arrival, shape: Shape, link: Link, epoch: int) -> None:
-        self.rank, self.address, self.epoch, self.link = arrival.rank, arrival.address, epoch, link
-        self.channel = Channel(arrival.control, self._begin)
-        self.since = time.monotonic()
-        self.dropped = False
+        super().__init__(arrival, self._begin)
+        self.epoch, self.link = epoch, link
         self.steps: deque[tuple[Step, float]] = deque()
-        self._data, self._shape = arrival.data, shape
+        self._shape = shape
         self._last = -1
 
     def midway(self) -> bool:
@@ -37,17 +33,9 @@ class Peer:
         return 0.0
 
     def hang_up(self) -> None:
-        """Ends the link and both connections for every thread; `free` gives the descriptors back."""
-        self.dropped = True
+        """See Served; what the device does on the link ends too."""
         self.link.lose(self.channel.lost or "this side ended the connection")
-        for sock in (self.channel.sock, self._data):
-            with contextlib.suppress(OSError):  # not connected any more, which is what is wanted
-                sock.shutdown(socket.SHUT_RDWR)
-
-    def free(self) -> None:
-        """Closes the sockets; only on the thread that reads them."""
-        self.channel.sock.close()
-        self._data.close()
+        super().hang_up()
 
     def _begin(self, step: Step) -> None:
         """A step was announced; runs under the channel's lock on whichever thread drains it."""

@@ -124,11 +124,8 @@ class PairedFFNPort(FFNPort):
         self._watch.wake()
         self._listener.close()
         self._pulse.close()
-        for peer in self._guests:
-            peer.channel.bye()
-            peer.hang_up()
+        self._guests.dismiss()
         if self._using.acquire(timeout=5.0):
-            for peer in (*self._guests, *self._guests.take_replaced()):
-                peer.free()
+            self._guests.free()
             self._watch.close()
             self._using.release()

@@ -36,6 +36,9 @@ class Guest(Protocol):
     def hang_up(self) -> None:
         """Ends its connections for every thread."""
 
+    def free(self) -> None:
+        """Closes its sockets; only once no other thread reads them."""
+
 
 P = TypeVar("P", bound=Guest)
 
@@ -154,6 +157,17 @@ class Guests(Generic[P]):
                 peer.channel.lost = error.message
             if peer.channel.lost is not None:
                 self._wake()
+
+    def dismiss(self) -> None:
+        """Says goodbye to all and ends their connections; nobody is let in any more once `closed` is set."""
+        for peer in self:
+            peer.channel.bye()
+            peer.hang_up()
+
+    def free(self) -> None:
+        """Gives the descriptors of all back, of those that were replaced too; only on the serving thread or after."""
+        for peer in (*self, *self.take_replaced()):
+            peer.free()
 
     def statuses(self) -> tuple[PeerStatus, ...]:
         """See Port.peers."""

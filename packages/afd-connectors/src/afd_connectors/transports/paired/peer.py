@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import select
-import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from afd_connectors.channel import Channel
 from afd_connectors.checks import DTYPE_NAMES, step_problem
 from afd_connectors.errors import FrameError
 from afd_connectors.gather import Ready, Underway
@@ -19,9 +16,10 @@ from afd_connectors.shape import Shape
 from afd_connectors.step import Step
 from afd_connectors.transports.paired.buffers import Buffer
 from afd_connectors.transports.paired.head import REQUEST, Head
+from afd_connectors.transports.served import Served
 
 
-class Peer(ABC):
+class Peer(Served, ABC):
     """Checks what the rank sends against what it announced; a transport says how bytes come and go.
 
     ready: whole requests by stage; rows: their row counts; buffers: where they lie, by stage; lent: the stages whose
@@ -31,10 +29,7 @@ class Peer(ABC):
     def __init__(
         self, arrival: Arrival, layout: Layout, shape: Shape, buffers: Sequence[Buffer], lent: set[int]
     ) -> None:
-        self.rank, self.address, self.data = arrival.rank, arrival.address, arrival.data
-        self.channel = Channel(arrival.control, self._begin)
-        self.since = time.monotonic()
-        self.dropped = False
+        super().__init__(arrival, self._begin)
         self.ready: dict[int, Ready] = {}
         self.rows: dict[int, int] = {}
         self.step: Step | None = None
@@ -100,18 +95,6 @@ class Peer(ABC):
             for stage, (rows, last) in enumerate(zip(self._expected, self._last, strict=False))
             if rows and stage not in self.ready
         ]
-
-    def hang_up(self) -> None:
-        """Ends both connections for every thread; `free` gives the descriptors back."""
-        self.dropped = True
-        for sock in (self.channel.sock, self.data):
-            with contextlib.suppress(OSError):  # not connected any more, which is what is wanted
-                sock.shutdown(socket.SHUT_RDWR)
-
-    def free(self) -> None:
-        """Closes the sockets; only on the thread that reads them."""
-        self.channel.sock.close()
-        self.data.close()
 
     def _begin(self, step: Step) -> None:
         """A step was announced; runs under the channel's lock on whichever thread drains it."""
