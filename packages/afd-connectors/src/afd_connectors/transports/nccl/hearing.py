@@ -1,0 +1,80 @@
+"""How an FFN rank's serving thread waits for all its peers at once and takes in what they announce."""
+
+from __future__ import annotations
+
+import math
+import select
+import socket
+import time
+
+from afd_connectors.awake import AWAKE_S, awake
+from afd_connectors.errors import ConnectorError
+from afd_connectors.transports.nccl.peer import Peer
+from afd_connectors.transports.paired.guests import Guests
+
+
+class Hearing:
+    """Used by one thread, woken by any.
+
+    guests: who is connected, to be set before `hear`; by_rank: those of them that were there at the last `hear`.
+    """
+
+    guests: Guests[Peer]
+
+    def __init__(self) -> None:
+        self.by_rank: dict[int, Peer] = {}
+        self._awake_until = 0.0
+        self._waker, self._wakes = socket.socketpair()
+        self._waker.setblocking(False)
+        self._poll = select.poll()
+        self._poll.register(self._wakes, select.POLLIN)
+
+    def wake(self) -> None:
+        """Ends the wait of `wait`; callable from any thread."""
+        try:
+            self._waker.send(b"!")
+        except OSError:  # full: the thread is about to wake anyway; closed: there is nothing to wake
+            return
+
+    def stay_awake(self) -> None:
+        """A step is being served, so the next announcement is near."""
+        self._awake_until = time.monotonic() + AWAKE_S
+
+    def close(self) -> None:
+        """Frees what `wake` uses."""
+        self._waker.close()
+        self._wakes.close()
+
+    def hear(self) -> None:
+        """Takes in what all peers announced; drops those that are gone or break the protocol."""
+        if self.guests.changed:
+            self._register()
+        for peer in self.by_rank.values():
+            if peer.dropped:
+                continue
+            try:
+                peer.channel.drain()
+            except ConnectorError as error:
+                self.guests.drop(peer, error.message, offence=True)
+                continue
+            if peer.channel.lost is not None:
+                self.guests.drop(peer, peer.channel.lost)
+
+    def wait(self, wait_s: float) -> None:
+        """Until a peer says something, or another thread wakes this one."""
+        now = time.monotonic()
+        events = awake(lambda: self._poll.poll(0), min(self._awake_until, now + wait_s))
+        left = now + wait_s - time.monotonic()
+        for fd, _ in events or self._poll.poll(math.ceil(1000 * max(0.0, left))):
+            if fd == self._wakes.fileno():
+                self._wakes.recv(4096)
+
+    def _register(self) -> None:
+        """Builds the poll anew after peers came or went, and frees the sockets of those that went."""
+        for gone in self.guests.take_replaced():
+            gone.free()
+        self.by_rank = {peer.rank: peer for peer in self.guests}
+        self._poll = select.poll()
+        self._poll.register(self._wakes, select.POLLIN)
+        for peer in self.by_rank.values():
+            self._poll.register(peer.channel.sock, select.POLLIN)
