@@ -13,6 +13,7 @@ import torch
 
 from afd_connectors.errors import ConnectorError
 from afd_connectors.stepped import Gathered, SteppedFFNPort
+from afd_workers.cuda_pace import Pace
 from afd_workers.graphs import Call, Steps
 from afd_workers.loop import IDLE_CHECK_S
 
@@ -54,10 +55,13 @@ class StepSource:
         self._port, self._compute = port, compute
         recorder = Recorder()
         self.steps = Steps(self._forward, recorder, recorder.new_pool)
+        self._pace = Pace()
         self.host_s = 0.0
 
     def serve_one(self) -> bool:
         """See Source."""
+        if len(self._port.epochs()) > 1 and not self._pace.free(IDLE_CHECK_S):
+            return True
         gathered = self._port.next_step(wait_s=IDLE_CHECK_S)
         epochs = self._port.epochs()
         if self.steps.stale(epochs):
@@ -66,6 +70,7 @@ class StepSource:
         if gathered is not None:
             started = time.perf_counter()
             self.steps.run(gathered)
+            self._pace.begun()
             self.host_s += time.perf_counter() - started
         return True
 
