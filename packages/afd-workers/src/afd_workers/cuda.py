@@ -52,6 +52,10 @@ class AttentionWorker(AttentionRole, Worker):
         native = super().sample_tokens
         return native(grammar_output) if self._failover is None else self._failover.sample(grammar_output, native)
 
+    def _underway(self) -> bool:
+        """See AttentionRole."""
+        return super()._underway() if self._failover is None else self._failover.underway
+
     def failover_figures(self) -> dict[str, float]:
         """What `cuda_failover.Figures` holds; for vLLM's ``collective_rpc``."""
         return {} if self._failover is None else self._failover.told()
