@@ -41,6 +41,7 @@ class Engine:
     {"op": "time", "rows", "count", "prompt"} -> seconds;
     {"op": "stream", "prompts", "count", "mark", "at"} -> tokens and when they came, see stream;
     {"op": "figures"} -> what the role counted; {"op": "alone", "rows"} -> milliseconds of the FFN role's layers;
+    {"op": "guard"} -> microseconds per step of what lets attention run it again, of its host and of the device;
     {"op": "graph", "rows"} -> milliseconds of a step's graph alone, which must not wait for another role;
     {"op": "trace_start"}, {"op": "trace_stop", "file"} -> a profiler trace of what ran in between.
     """
@@ -123,6 +124,12 @@ class Engine:
         from tools.gpu.graph_alone import milliseconds
 
         return {"ms": milliseconds(self._worker.model_runner.cudagraph_manager.graphs, rows)}
+
+    def guard(self) -> dict[str, object]:
+        """What attention pays per step for being able to run it again."""
+        from tools.gpu.guard_alone import microseconds
+
+        return dict(microseconds(self._worker))
 
     def trace_start(self) -> dict[str, object]:
         """From now on the device's work is recorded, and the calls of every thread that cause it."""

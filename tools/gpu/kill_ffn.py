@@ -9,6 +9,7 @@ again, and what took them. Exit code 1 unless all tokens are equal. On CPU the s
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -91,8 +92,8 @@ def kill_in_the_middle(split: Split, folder: Path, case: str) -> float:
     return moment
 
 
-def row(split: Split, case: str, killed: float) -> bool:
-    """Prints one row; whether every token was right."""
+def row(split: Split, case: str, killed: float) -> tuple[bool, str]:
+    """Whether every token was right, and the table's row, which is printed too."""
     answer = split.attention.answer(ANSWER_S)
     found, expected = answer["tokens"], split.expected
     assert isinstance(found, list)
@@ -106,6 +107,17 @@ def row(split: Split, case: str, killed: float) -> bool:
         f"| {split.mode} | {case} | {equal}/{len(expected)} | {distinct} | {again} | {' | '.join(parts)} |", flush=True
     )
     return equal == len(expected)
+
+
+def print_guard(split: Split) -> None:
+    """What being able to run a step again costs, beside the step."""
+    answer = split.attention.ask(split.job(), ANSWER_S)
+    times = answer["times"]
+    assert isinstance(times, list)
+    steps = sorted(1e6 * (later - earlier) for earlier, later in itertools.pairwise(times))
+    told = split.attention.ask({"op": "guard"}, ANSWER_S)
+    parts = ", ".join(f"{name} {float(str(value)):.1f}" for name, value in told.items())
+    print(f"{split.mode}: {parts}; a step of {REQUESTS} rows takes {steps[len(steps) // 2]:.0f} us", flush=True)
 
 
 def pause(times: object, killed: float) -> float:
@@ -132,26 +144,28 @@ def run(modes: Sequence[str], device: str) -> bool:
         length=1024,
         cache=(1 << 30) if cuda else 64 << 20,
     )
-    right = True
+    rows: list[tuple[bool, str]] = []
     with Children(folder) as children:
         began = time.monotonic()
         splits = [start(children, mode, base, device) for mode in modes]
         children.ready(setups.READY_S)
-        print(f"{len(children.all)} engines ready in {time.monotonic() - began:.0f} s\n\n{HEAD}", flush=True)
-        print("|" + "---|" * HEAD.count(" | ") + "---|", flush=True)
+        print(f"{len(children.all)} engines ready in {time.monotonic() - began:.0f} s", flush=True)
         for split in splits:
             split.expected = split.native.ask(split.job(), ANSWER_S)["tokens"]
             split.native.kill()
+            if cuda:
+                print_guard(split)
             killed = kill_in_the_middle(split, folder, "standby")
-            right = row(split, "standby", killed) and right
+            rows.append(row(split, "standby", killed))
             split.serving = split.standby
         moments = [kill_in_the_middle(split, folder, "restart") for split in splits]
         for split in splits:
             again = {"options": setups.role(split.ffn, "ffn", split.port)}
             split.serving = children.start(f"{split.mode}-again", setups.ENGINE, again, 1 if cuda else None)
         for split, killed in zip(splits, moments, strict=True):
-            right = row(split, "restart", killed) and right
-    return right
+            rows.append(row(split, "restart", killed))
+    print("\n".join(["", HEAD, "|" + "---|" * (HEAD.count(" | ") + 1), *(line for _, line in rows)]), flush=True)
+    return all(right for right, _ in rows)
 
 
 def main() -> None:

@@ -198,6 +198,14 @@ def test_a_taken_port_is_refused_before_anything_starts(
     assert "Expected a free port for the API" in capsys.readouterr().err
 
 
+def test_roles_on_devices_tell_nccl_that_they_keep_an_order_unless_the_user_says_otherwise() -> None:
+    knob = "NCCL_GRAPH_MIXING_SUPPORT"
+    assert [server.env.get(knob) for server in split(request(), {}, cpu=False)] == ["0", "0"]
+    assert [server.env.get(knob) for server in split(request(), {knob: "1"}, cpu=False)] == ["1", "1"]
+    assert [server.env.get(knob) for server in split(request(), {}, cpu=True)] == [None, None]
+    assert knob not in native(request(), {}, cpu=False).env
+
+
 def test_a_secret_travels_in_the_environment_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("afd_workers.commands.request.on_cpu", lambda: True)
     wanted = options(additional_config='{"afd": {"secret": "hush", "timeout_s": 5}}', port=free_ports(1)[0])

@@ -328,3 +328,10 @@ def test_answers_must_fit(deploy) -> None:
         with pytest.raises(ValueError, match="out must be contiguous"):
             port.recv(step, 0, torch.empty((8, 4), dtype=torch.bfloat16).T)
         ffn.close()
+
+
+def test_an_ffn_rank_makes_its_first_communicator_before_anybody_waits_for_it(deploy, kind) -> None:
+    with deploy() as group:
+        group.start_ffn()
+        assert within(5, lambda: len(kind.library.aborted) == 1)
+        group.forward(group.open_attention(), 1, 3)

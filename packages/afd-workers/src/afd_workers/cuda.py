@@ -87,6 +87,10 @@ class AttentionWorker(AttentionRole, Worker):
         if isinstance(self._port, DeviceAttentionPort):
             self._port.witness()()
 
+    def _underway(self) -> bool:
+        """See AttentionRole."""
+        return super()._underway() if self._failover is None else self._failover.underway
+
     def failover_figures(self) -> dict[str, float]:
         """What `cuda_failover.Figures` holds; for vLLM's ``collective_rpc``."""
         return {} if self._failover is None else self._failover.told()

@@ -56,6 +56,7 @@ class Failover:
         self._notes = Notes(runner, port, graphs, self._shadows)
         self._obstacle = obstacle(runner)
         self._flights: list[Flight] = []
+        self._waiting = False
         self._lock = threading.RLock()  # an executor may read outputs on another thread than it dispatches on
 
     def dispatch(self, scheduled: SchedulerOutput, native: Callable[[SchedulerOutput], Output | None]) -> Output | None:
@@ -66,8 +67,10 @@ class Failover:
                 self._settle()
             if self._port.lost():
                 self._settle()
+                self._waiting = True
                 self._graphs.drain()
                 self._graphs.mend()
+                self._waiting = False
             flight = Flight()
             with self._notes.of(flight):
                 output = native(scheduled)
@@ -118,6 +121,11 @@ class Failover:
                 return (output.get_output() if isinstance(output, AsyncModelRunnerOutput) else output), None
             except Exception as error:  # noqa: BLE001  # raised again unless the step is void
                 return None, error
+
+    @property
+    def underway(self) -> bool:
+        """Whether a step is, which then waits for whatever FFN rank is lost."""
+        return bool(self._flights) or self._waiting
 
     def told(self) -> dict[str, float]:
         """The figures as plain values."""

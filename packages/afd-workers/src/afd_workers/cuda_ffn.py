@@ -13,6 +13,7 @@ import torch
 
 from afd_connectors.errors import ConnectorError
 from afd_connectors.stepped import Gathered, SteppedFFNPort
+from afd_workers.cuda_pace import Pace
 from afd_workers.dbo_ffn import Overlapped
 from afd_workers.graphs import Call, Steps
 from afd_workers.loop import IDLE_CHECK_S
@@ -56,11 +57,14 @@ class StepSource:
         self._overlapped = Overlapped(port, compute)
         recorder = Recorder()
         self.steps = Steps(self._forward, recorder, recorder.new_pool)
+        self._pace = Pace()
         self.host_s = 0.0
         self.split = 0
 
     def serve_one(self) -> bool:
         """See Source."""
+        if len(self._port.epochs()) > 1 and not self._pace.free(IDLE_CHECK_S):
+            return True
         gathered = self._port.next_step(wait_s=IDLE_CHECK_S)
         epochs = self._port.epochs()
         if self.steps.stale(epochs):
@@ -70,6 +74,7 @@ class StepSource:
             started = time.perf_counter()
             self.split += gathered.stages > 1 and not gathered.capture
             self.steps.run(gathered)
+            self._pace.begun()
             self.host_s += time.perf_counter() - started
         return True
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from afd_connectors import address
-from afd_connectors.ports import AttentionPort, Connector, FFNPort, Reach, refuse_unknown
+from afd_connectors.ports import AttentionPort, Connector, FFNPort, Reach
 from afd_connectors.transports.nccl.device import CudaDevice, Device
 from afd_connectors.transports.nccl.library import Library, load
-from afd_connectors.transports.paired.connector import GATHER_OPTION, gather_seconds
+from afd_connectors.transports.paired.connector import check_options, gather_seconds
 
 
 class NcclP2p(Connector):
@@ -32,11 +31,7 @@ class NcclP2p(Connector):
     @classmethod
     def check_options(cls, extra: Mapping[str, object]) -> None:
         """See Connector."""
-        refuse_unknown(cls.name, extra, (address.OPTION, address.STANDBY, GATHER_OPTION))
-        for option in (address.OPTION, address.STANDBY):
-            if option in extra:
-                address.parse(extra[option], option)
-        gather_seconds(extra)
+        check_options(cls.name, extra)
 
     def bytes_needed(self) -> int:
         """See Connector; what NCCL itself keeps is not counted."""

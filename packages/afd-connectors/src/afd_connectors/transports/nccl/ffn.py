@@ -28,7 +28,7 @@ from afd_connectors.transports.nccl.device import Device
 from afd_connectors.transports.nccl.hearing import Hearing
 from afd_connectors.transports.nccl.library import Library
 from afd_connectors.transports.nccl.link import Issuing
-from afd_connectors.transports.nccl.meeting import offer
+from afd_connectors.transports.nccl.meeting import offer, rehearse
 from afd_connectors.transports.nccl.peer import Peer
 from afd_connectors.transports.nccl.watch import Watch
 from afd_connectors.transports.paired.guests import Guests
@@ -69,6 +69,7 @@ class NcclFFNPort(SteppedFFNPort):
             raise
         self._watch = Watch(lambda: [peer.channel for peer in self._guests if not peer.dropped], self._guests.sweep)
         self._pulse = Pulse(lambda: self._guests.beat(self._event))
+        rehearse(self._issuing)
 
     @property
     def layers(self) -> int:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import select
-import socket
 import time
 
-from afd_connectors.awake import AWAKE_S, awake
+from afd_connectors.awake import awake
 from afd_connectors.errors import ConnectorError
 from afd_connectors.transports.nccl.peer import Peer
 from afd_connectors.transports.paired.guests import Guests
+from afd_connectors.transports.wakeable import Wakeable
 
 
-class Hearing:
+class Hearing(Wakeable):
     """Used by one thread, woken by any.
 
     guests: who is connected, to be set before `hear`; by_rank: those of them that were there at the last `hear`.
@@ -22,28 +22,10 @@ class Hearing:
     guests: Guests[Peer]
 
     def __init__(self) -> None:
+        super().__init__()
         self.by_rank: dict[int, Peer] = {}
-        self._awake_until = 0.0
-        self._waker, self._wakes = socket.socketpair()
-        self._waker.setblocking(False)
         self._poll = select.poll()
         self._poll.register(self._wakes, select.POLLIN)
-
-    def wake(self) -> None:
-        """Ends the wait of `wait`; callable from any thread."""
-        try:
-            self._waker.send(b"!")
-        except OSError:  # full: the thread is about to wake anyway; closed: there is nothing to wake
-            return
-
-    def stay_awake(self) -> None:
-        """A step is being served, so the next announcement is near."""
-        self._awake_until = time.monotonic() + AWAKE_S
-
-    def close(self) -> None:
-        """Frees what `wake` uses."""
-        self._waker.close()
-        self._wakes.close()
 
     def hear(self) -> None:
         """Takes in what all peers announced; drops those that are gone or break the protocol."""

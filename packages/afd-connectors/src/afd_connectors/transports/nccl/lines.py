@@ -46,12 +46,13 @@ class Lines(lines.Lines[Line]):
         )
         first, *others = self._addresses[line.peer]
         self._addresses[line.peer] = (*others, first)
-        if not line.link.ended(ENDED_S):
-            log.warning("attention rank %d could not free the lost connection within %g s", self._layout.rank, ENDED_S)
         if self.replace(line.peer, deadline) is not None:
             log.info(
                 "attention rank %d reached FFN rank %d after %.2f s", self._layout.rank, line.peer, deadline.spent()
             )
+        # Meanwhile the lost one is freed, which must not happen while graphs are captured.
+        if not line.link.ended(deadline.slice(ENDED_S)):
+            log.warning("attention rank %d could not free the lost connection within %g s", self._layout.rank, ENDED_S)
 
     @contextmanager
     def awaiting(self) -> Iterator[None]:

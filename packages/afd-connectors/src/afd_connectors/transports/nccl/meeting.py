@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 
@@ -12,6 +13,7 @@ from afd_connectors.listener import Arrival
 from afd_connectors.transports.nccl.library import ID_BYTES
 from afd_connectors.transports.nccl.link import ATTENTION, FFN, Issuing, Link
 
+log = logging.getLogger("afd.connectors")
 TYPE = "nccl"
 MEET_S = 60.0  # the first communicator of a process loads kernels and looks at the whole host
 
@@ -48,6 +50,22 @@ def accept(data: socket.socket, peer: int, issuing: Issuing, deadline: Deadline)
     send_message(data, {"say": "join"}, limit)
     data.settimeout(None)
     return _join(issuing, idents, ATTENTION, limit)
+
+
+def rehearse(issuing: Issuing) -> None:
+    """Makes and ends a communicator with nobody, on a thread of its own.
+
+    The first of a process takes longer than all others, and a standby makes its first when it is waited for.
+    """
+
+    def alone() -> None:
+        try:
+            issuing.device.bind()
+            issuing.library.abort(issuing.library.join(issuing.library.unique_id(), 0, 1))
+        except ConnectorError as error:
+            log.warning("a first communicator could not be made: %s", error)
+
+    threading.Thread(target=alone, name="afd-rehearsal", daemon=True).start()
 
 
 def _ident(spelled: str) -> bytes:

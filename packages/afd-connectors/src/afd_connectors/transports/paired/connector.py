@@ -63,11 +63,7 @@ class Paired(Connector):
     @classmethod
     def check_options(cls, extra: Mapping[str, object]) -> None:
         """See Connector."""
-        refuse_unknown(cls.name, extra, (address.OPTION, address.STANDBY, GATHER_OPTION))
-        for option in (address.OPTION, address.STANDBY):
-            if option in extra:
-                address.parse(extra[option], option)
-        gather_seconds(extra)
+        check_options(cls.name, extra)
 
     @property
     def gather_s(self) -> float:
@@ -79,6 +75,15 @@ class Paired(Connector):
         """Bytes in which an FFN rank puts the rows of several attention ranks together."""
         peers = len(self.layout.peers)
         return self.shape.stages * (peers if peers > 1 else 0) * self.shape.exchange_bytes
+
+
+def check_options(name: str, extra: Mapping[str, object]) -> None:
+    """ValueError for anything but addresses and a gathering time; name: the connector's."""
+    refuse_unknown(name, extra, (address.OPTION, address.STANDBY, GATHER_OPTION))
+    for option in (address.OPTION, address.STANDBY):
+        if option in extra:
+            address.parse(extra[option], option)
+    gather_seconds(extra)
 
 
 def gather_seconds(extra: Mapping[str, object]) -> float:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 import select
-import socket
 import time
 from collections.abc import Sequence
 
-from afd_connectors.awake import AWAKE_S, awake
+from afd_connectors.awake import awake
 from afd_connectors.errors import FrameError, PeerLost
 from afd_connectors.transports.paired.guests import Guests
 from afd_connectors.transports.paired.peer import Peer
+from afd_connectors.transports.wakeable import Wakeable
 
 SWEEP_S = 0.5
 _READABLE = select.POLLIN | select.POLLHUP | select.POLLERR
 
 
-class Watch:
+class Watch(Wakeable):
     """Used by one thread, woken by any.
 
     guests: who is connected, to be set before `look`; served: those of them that were there at the last `look`;
@@ -27,31 +27,13 @@ class Watch:
     guests: Guests[Peer]
 
     def __init__(self, *, in_memory: bool) -> None:
+        super().__init__()
         self.served: tuple[Peer, ...] = ()
         self._in_memory = in_memory
-        self._waker, self._wakes = socket.socketpair()
-        self._waker.setblocking(False)
         self._poll = select.poll()
         self._poll.register(self._wakes, select.POLLIN)
         self._doors: dict[int, tuple[Peer, bool]] = {}
         self._swept = time.monotonic()
-        self._awake_until = 0.0
-
-    def wake(self) -> None:
-        """Ends the wait of `look`; callable from any thread."""
-        try:
-            self._waker.send(b"!")
-        except OSError:  # full: the thread is about to wake anyway; closed: there is nothing to wake
-            return
-
-    def stay_awake(self) -> None:
-        """An answer has left, so the next request is near."""
-        self._awake_until = time.monotonic() + AWAKE_S
-
-    def close(self) -> None:
-        """Frees what `wake` uses."""
-        self._waker.close()
-        self._wakes.close()
 
     def look(self, wait_s: float) -> None:
         """Waits for requests and takes them in; drops peers that misbehave."""
