@@ -1,6 +1,6 @@
 """A transport for devices that have none of their own: rows are staged in host memory and carried by tcp."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import attrgetter
 
 from torch import Tensor, empty_like, get_default_device
@@ -48,7 +48,7 @@ class StagedFFN(FFNPort):
         if work is None:
             return None
         router = None if work.router is None else work.router.to(device)
-        return replace(work, hidden=work.hidden.to(device), router=router)
+        return work._replace(hidden=work.hidden.to(device), router=router)
 
     def send(self, work: Work, out: Tensor) -> None:
         self.tcp.send(work, out.cpu())

@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from afd_connectors import Event, Mode, Phase, Step, control
 from afd_connectors.control import Kind
 from afd_connectors.step import MAX_TOKENS
-from afd_connectors.transports.paired.head import Head, Way
+from afd_connectors.transports.paired.head import REQUEST, Head
 from afd_connectors.transports.shm_handover import offer
 from fuzz.victim import PATIENCE_S, SHAPE, Attack, Victim, leave, mutated, odd_message
 
@@ -46,7 +46,7 @@ def mutated_control(rng: random.Random, victim: Victim) -> None:
 
 def a_request(rng: random.Random, seq: int, layer: int, stage: int, rows: int) -> bytes:
     code = rng.choice((0, 0, 1, 2, 3)) if rng.random() < 0.99 else rng.randrange(256)
-    head = [int(Way.REQUEST), seq, layer, stage, rows, code]
+    head = [REQUEST, seq, layer, stage, rows, code]
     if rng.random() < 0.01:
         head[rng.randrange(6)] = rng.choice((0, 1, 2, 7, 255))
     logits = rows * SHAPE.router * (4 if code == 1 else 2) if code else 0
@@ -120,7 +120,7 @@ def unread_answers(_rng: random.Random, victim: Victim) -> None:
             seq += 1
             pair.control.sendall(control.encode(Kind.STEP, Step(seq, Mode.EAGER, (rows,)).encode()))
             for layer in range(SHAPE.layers):
-                pair.data.sendall(Head(Way.REQUEST, seq, layer, 0, rows, 0).encode() + bytes(rows * SHAPE.row_bytes))
+                pair.data.sendall(Head(REQUEST, seq, layer, 0, rows, 0).encode() + bytes(rows * SHAPE.row_bytes))
                 time.sleep(0.003)
 
 
@@ -171,7 +171,7 @@ def shared_memory(rng: random.Random, victim: Victim) -> None:
             for layer in range(SHAPE.layers):
                 stage = rng.randrange(len(tokens))
                 code = rng.choice((0, 0, 1, 2, 3, 99 if rng.random() < 0.1 else 0))
-                head = Head(Way.REQUEST, seq, layer, stage, tokens[stage], code).encode()
+                head = Head(REQUEST, seq, layer, stage, tokens[stage], code).encode()
                 lane = segment.requests[stage]
                 if rng.random() < 0.05:
                     head = mutated(rng, head)[:24].ljust(24)

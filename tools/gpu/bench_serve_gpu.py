@@ -1,12 +1,13 @@
-"""`vllm bench serve` on two devices: native and split servers of DeepSeek-V2-Lite's dimensions, in one session.
+"""`vllm bench serve` on two devices: native and split servers of one model's dimensions, in one session.
 
-    python -m tools.gpu.bench_serve_gpu [--concurrency 64 128 256 512] [--parts native split dp2ep] [--limit 520]
+    python -m tools.gpu.bench_serve_gpu [--model v2-lite|qwen3-30b] [--input 256] [--concurrency 64 128 256 512]
+        [--parts native split dp2ep] [--limit 520]
 
 native: one server, then two of them on a device each that share the concurrency (tokens/s summed, of the times the
 worse one). split: one attention and one FFN rank. dp2ep: one native server, data parallel 2 with expert parallel.
-All uncompiled, with graphs of whole decode steps, random weights and prompts, INPUT tokens in and OUTPUT out, twice
+All uncompiled, with graphs of whole decode steps, random weights and prompts, --input tokens in and OUTPUT out, twice
 as many requests as run at once. A part that fails does not keep the next one from running. A size is left out when
-the time of the parts that are to come would not suffice. Writes DIR/bench-serve/table.json, DIR as of setups.logs.
+the time of the parts that are to come would not suffice. Writes DIR/table.json, DIR of the model as setups.logs says.
 """
 
 from __future__ import annotations
@@ -18,50 +19,30 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 
 from tools.gpu import setups, words
 from tools.gpu.children import Children, Failed
+from tools.gpu.serve_row import HEAD, Row
 from tools.gpu.servers import Server, Servers, used_mib
 
-INPUT, OUTPUT = 256, 256
+OUTPUT = 256
 READY_S, BENCH_S, RESERVE_S = 150.0, 75.0, 105.0
 SIZES = (1, 2, 4, 8, 16, 24, 32, *range(48, 129, 16), *range(160, 257, 32), *range(320, 513, 64))
-HEAD = "server            conc   tok/s  TPOT p50  TPOT p99  TTFT p50  failed  GiB used   KV tokens"
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One line of the table; times in milliseconds, used_gib per device, kv_tokens per cache."""
-
-    server: str
-    concurrency: int
-    tokens_s: float
-    tpot_p50: float
-    tpot_p99: float
-    ttft_p50: float
-    failed: int
-    used_gib: list[float]
-    kv_tokens: list[int]
-
-    def __str__(self) -> str:
-        used, kv = "+".join(f"{gib:.1f}" for gib in self.used_gib), "+".join(f"{count:,}" for count in self.kv_tokens)
-        return (
-            f"{self.server:17} {self.concurrency:4} {self.tokens_s:7.0f} {self.tpot_p50:9.2f} {self.tpot_p99:9.2f}"
-            f" {self.ttft_p50:9.1f} {self.failed:7} {used:>9} {kv:>11}"
-        )
 
 
 class Bench:
     """What all parts share: the model, the two clients, the time that is left, the rows so far."""
 
-    def __init__(self, folder: Path, limit_s: float, sizes: Sequence[int], kv_gib: float | None) -> None:
-        self.folder, self.sizes = folder, sizes
+    def __init__(
+        self, folder: Path, model: str, prompt: int, limit_s: float, sizes: Sequence[int], kv_gib: float | None
+    ) -> None:
+        self.folder, self.prompt, self.sizes = folder, prompt, sizes
         self.until = time.monotonic() + limit_s
-        self.model = setups.lite(folder / "lite")
-        words.write(self.model, int(str(setups.LITE["vocab_size"])))
+        self.model = setups.dimensions(model, folder / model)
+        words.write(self.model, int(str(setups.DIMENSIONS[model]["vocab_size"])))
         self.clients: Children | None = None
         self.rows: list[Row] = []
         self.later = 0
@@ -76,7 +57,8 @@ class Bench:
 
     def arguments(self, *more: str, graphs: bool = True) -> list[str]:
         """Of `vllm serve`; the same for all but `more`."""
-        found = [str(self.model), "--load-format", "dummy", "--dtype", "bfloat16", "--max-model-len", "2048"]
+        found = [str(self.model), "--load-format", "dummy", "--dtype", "bfloat16", "--max-model-len"]
+        found.append(str(max(2048, self.prompt + 2 * OUTPUT)))
         found += ["--max-num-seqs", "512", "--max-num-batched-tokens", "8192", "--no-enable-prefix-caching"]
         found += ["--disable-uvicorn-access-log", *self._kv, *more]
         if graphs:
@@ -129,7 +111,7 @@ class Bench:
             share = max(1, size // len(servers))
             job = ["--backend", "openai", "--base-url", servers[place].url, "--model", str(self.model)]
             job += ["--tokenizer", str(self.model), "--dataset-name", "random", "--ignore-eos", "--disable-tqdm"]
-            job += ["--random-input-len", str(INPUT), "--random-output-len", str(output), "--seed", str(place)]
+            job += ["--random-input-len", str(self.prompt), "--random-output-len", str(output), "--seed", str(place)]
             job += ["--max-concurrency", str(share), "--num-prompts", str(max(1, requests // len(servers)))]
             limit_s = max(1.0, min(BENCH_S, self.left - 5.0))
             assert self.clients is not None
@@ -211,13 +193,16 @@ def _ended(number: int, _frame: FrameType | None) -> None:
 def main() -> None:
     """Prints the table; exit code 1 when a part failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=tuple(setups.DIMENSIONS), default="v2-lite")
+    parser.add_argument("--input", type=int, default=256, help="tokens of each prompt")
     parser.add_argument("--concurrency", nargs="+", type=int, default=[64, 128, 256, 512])
     parser.add_argument("--parts", nargs="+", choices=tuple(PARTS), default=list(PARTS))
     parser.add_argument("--limit", type=float, default=520.0, help="seconds for everything")
     parser.add_argument("--kv-gib", type=float, help="size of every KV cache; without it vLLM measures what is free")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, _ended)
-    bench = Bench(setups.logs("bench-serve"), options.limit, sorted(options.concurrency), options.kv_gib)
+    folder = setups.logs(f"bench-serve-{options.model}-{options.input}")
+    bench = Bench(folder, options.model, options.input, options.limit, sorted(options.concurrency), options.kv_gib)
     right = run(bench, options.parts)
     print(HEAD, *bench.rows, sep="\n", flush=True)
     sys.exit(0 if right else 1)

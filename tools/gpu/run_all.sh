@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Runs everything under tools/gpu on a host with two CUDA devices, each part with a limit, and prints the tables.
 #
-#   bash tools/gpu/run_all.sh [hop] [parity] [step] [kill] [serve] [trace] [dbo]      (all without arguments)
+#   bash tools/gpu/run_all.sh [hop] [parity] [step] [kill] [serve] [qwen] [trace] [dbo]      (all without arguments)
 #
+# serve, qwen: over HTTP, DeepSeek-V2-Lite dimensions and 256 tokens in, Qwen3-30B-A3B dimensions and 4096 tokens in.
 # trace: the step table at 1 and 16 rows with profiler traces. dbo: graphs with dual-batch overlap beside graphs
 # without, agreement with native and decode steps. dbolong (only when named): the steps with 512 tokens of context.
 #
@@ -17,7 +18,7 @@ export PYTHONPATH="$PWD:$(printf '%s:' "$PWD"/packages/*/src)${PYTHONPATH:-}"
 unset PYTHONDONTWRITEBYTECODE
 mkdir -p "$AFD_GPU_LOGS"
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(hop parity step kill serve trace dbo)
+[ ${#parts[@]} -gt 0 ] || parts=(hop parity step kill serve qwen trace dbo)
 failed=0
 part() { # name limit module arguments...
     local name=$1 limit=$2
@@ -35,6 +36,7 @@ main() {
         step) part step 560 tools.gpu.bench_step_gpu --json "$AFD_GPU_LOGS/step.json" ;;
         kill) part kill 300 tools.gpu.kill_ffn ;;
         serve) part serve 580 tools.gpu.bench_serve_gpu ;;
+        qwen) part qwen 580 tools.gpu.bench_serve_gpu --model qwen3-30b --input 4096 --concurrency 32 128 ;;
         trace) part trace 240 tools.gpu.bench_step_gpu --rows 1 16 --rounds 2 --trace "$AFD_GPU_LOGS/traces" ;;
         dbo) part dbo 180 tools.gpu.dbo --json "$AFD_GPU_LOGS/dbo.json" ;;
         dbolong) part dbolong 240 tools.gpu.dbo --steps --rows 512 --rounds 1 --prompt 512 ;;

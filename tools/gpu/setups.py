@@ -42,6 +42,24 @@ LITE: Mapping[str, object] = {
     "v_head_dim": 128,
     "max_position_embeddings": 8192,
 }
+QWEN3_30B: Mapping[str, object] = {
+    **toy_checkpoint.FAMILIES["qwen3-moe"],
+    "vocab_size": 151936,
+    "hidden_size": 2048,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768,
+    "intermediate_size": 6144,
+    "mlp_only_layers": [],
+    "max_position_embeddings": 40960,
+    "rope_theta": 1000000.0,
+}
+#: Published models by their dimensions alone.
+DIMENSIONS: Mapping[str, Mapping[str, object]] = {"v2-lite": LITE, "qwen3-30b": QWEN3_30B}
 
 
 def toy(folder: Path, device: str) -> Path:
@@ -49,11 +67,16 @@ def toy(folder: Path, device: str) -> Path:
     return toy_checkpoint.make("deepseek-v2", folder, layers=5, changes=SMALL if device == "cuda" else None)
 
 
+def dimensions(name: str, folder: Path) -> Path:
+    """The dimensions of a model, see DIMENSIONS, without weights."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(DIMENSIONS[name], indent=2))
+    return folder
+
+
 def lite(folder: Path) -> Path:
     """The dimensions of DeepSeek-V2-Lite without weights."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(LITE, indent=2))
-    return folder
+    return dimensions("v2-lite", folder)
 
 
 def common(model: Path, *, device: str, rows: int, tokens: int, length: int, cache: int, **more: object) -> Options:

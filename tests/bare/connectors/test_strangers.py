@@ -13,6 +13,7 @@ import pytest
 
 from afd_connectors import ConnectorError, Deadline, Facts, FrameError, HandshakeRefused, Layout
 from afd_connectors.dial import dial
+from afd_connectors.greetings import MAX_GREETINGS
 from afd_connectors.handshake import (
     Identity,
     answer_attention,
@@ -22,7 +23,7 @@ from afd_connectors.handshake import (
     recv_message,
     send_message,
 )
-from afd_connectors.listener import MAX_GREETINGS, Arrival, Listener
+from afd_connectors.listener import Arrival, Listener
 
 FACTS = Facts("0.1.0", "0.30.0", "digest", "bfloat16", 128, 27, 0, "ffn", 1, (1, 2), 1, 1)
 SECRET = "correct horse"

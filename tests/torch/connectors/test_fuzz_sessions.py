@@ -17,7 +17,7 @@ from afd_connectors.dial import Dialled, dial
 from afd_connectors.handshake import Identity
 from afd_connectors.testing import Group
 from afd_connectors.testing.group import within
-from afd_connectors.transports.paired.head import Head, Way
+from afd_connectors.transports.paired.head import REQUEST, Head
 
 SHAPE = Shape(16, 8, "bfloat16", 3, stages=2)
 
@@ -47,7 +47,7 @@ class Request:
     end: int = 10_000
 
     def write(self, pair: Dialled, seq: int) -> int:
-        head = Head(Way.REQUEST, seq, self.layer, self.stage, self.rows, 0).encode()
+        head = Head(REQUEST, seq, self.layer, self.stage, self.rows, 0).encode()
         pair.data.sendall((head + bytes(self.rows * SHAPE.row_bytes))[self.start : self.end])
         time.sleep(0.002)
         return seq
@@ -136,7 +136,7 @@ def test_who_never_reads_answers_is_dropped() -> None:
             sent = 0
             with suppress(BrokenPipeError, ConnectionResetError):
                 for layer in range(shape.layers):
-                    head = Head(Way.REQUEST, 1, layer, 0, shape.tokens, 0)
+                    head = Head(REQUEST, 1, layer, 0, shape.tokens, 0)
                     pair.data.sendall(head.encode() + bytes(shape.hidden_bytes))
                     sent += 1
                     within(5, lambda so_far=sent: len(group.works) >= so_far)

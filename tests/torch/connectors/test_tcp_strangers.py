@@ -19,7 +19,7 @@ from afd_connectors.handshake import Identity, hello_of, recv_message, send_mess
 from afd_connectors.layout import Layout
 from afd_connectors.testing import Group
 from afd_connectors.testing.group import within
-from afd_connectors.transports.paired.head import Head, Way
+from afd_connectors.transports.paired.head import REPLY, REQUEST, Head
 
 STEP = Step(5, Mode.EAGER, (3, 2))
 
@@ -107,9 +107,7 @@ def test_silence_and_drips_are_dropped(group: Group) -> None:
     group.forward(port, 2, 3, 2)
 
 
-def request(
-    layer: int = 0, stage: int = 0, rows: int = 3, *, seq: int = 5, way: int = Way.REQUEST, code: int = 0
-) -> bytes:
+def request(layer: int = 0, stage: int = 0, rows: int = 3, *, seq: int = 5, way: int = REQUEST, code: int = 0) -> bytes:
     """A data frame of attention rank 0."""
     return Head(way, seq, layer, stage, rows, code).encode() + bytes(16 * rows)
 
@@ -126,7 +124,7 @@ BAD_DATA = {
     "unknown stage": (request(stage=2), "expected stages below 2"),
     "unknown layer": (request(layer=3), "layers below 3"),
     "late": (request(seq=4), "late, after it announced step 5"),
-    "an answer": (request(way=Way.REPLY), "it sent an answer"),
+    "an answer": (request(way=REPLY), "it sent an answer"),
     "unexpected logits": (request(code=1), "with logits of kind 1, expected none"),
     "twice": (request() + request(), "twice or out of order"),
     "out of order": (request(layer=1) + request(layer=0), "twice or out of order"),

@@ -10,12 +10,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from afd_connectors.address import Address, fault, shown
 from afd_connectors.agreed import Agreed, hang_up
 from afd_connectors.deadline import Deadline
 from afd_connectors.errors import ConnectorError, one_line
+from afd_connectors.greetings import Greetings
 from afd_connectors.handshake import (
     HELLO_S,
     Identity,
@@ -27,8 +27,6 @@ from afd_connectors.handshake import (
 )
 
 log = logging.getLogger("afd.connectors")
-MAX_GREETINGS = 64
-GRACE_S = 0.1  # many times what an honest greeting takes
 BACKLOG = 1024  # a caller that finds it full tries again only after a second, whatever its own deadline
 PAUSE_S = 0.5
 COMPLAIN_EVERY_S = 10.0
@@ -42,13 +40,6 @@ class Arrival:
     control: socket.socket
     data: socket.socket
     address: str
-
-
-class Greeting(NamedTuple):
-    """A connection that is between accept and its place."""
-
-    thread: threading.Thread
-    since: float
 
 
 class Listener:
@@ -67,8 +58,7 @@ class Listener:
     ) -> None:
         self._identity, self._admit, self._welcome = identity, admit, welcome
         self._agreed = Agreed()
-        self._greeting: dict[socket.socket, Greeting] = {}
-        self._ousted: dict[socket.socket, Greeting] = {}
+        self._greetings = Greetings()
         self._lock = threading.Lock()
         self._closed = False
         self._complain_at = 0.0
@@ -84,13 +74,10 @@ class Listener:
             if self._closed:
                 return
             self._closed = True
-            greeting = self._ousted | self._greeting
         self._waker.close()
         self._agreed.close()
-        for sock in greeting:
-            _wake(sock)
-        for thread in (self._thread, *(each.thread for each in greeting.values())):
-            thread.join(HELLO_S)
+        self._greetings.close(HELLO_S)
+        self._thread.join(HELLO_S)
         self._wakes.close()
 
     def _listen(self, address: Address) -> socket.socket:
@@ -127,31 +114,12 @@ class Listener:
             self._pause(error.strerror or str(error))
             return
         thread = threading.Thread(target=self._greet, args=(sock, shown(peer)), name="afd-greeting", daemon=True)
-        with self._lock:
-            if self._closed or not self._room():
+        try:
+            if not self._greetings.begin(sock, thread):
                 hang_up(sock)
-                return
-            try:
-                thread.start()  # inside the lock, so that close never joins a thread that has not begun
-                self._greeting[sock] = Greeting(thread, time.monotonic())
-                return
-            except RuntimeError as error:  # no more threads
-                hang_up(sock)
-                found = str(error)
-        self._pause(found)
-
-    def _room(self) -> bool:
-        """Whether one more may be greeted; the one that takes longest makes room, or a few that say nothing would
-        keep all others out. Called with the lock held.
-        """
-        if len(self._greeting) < MAX_GREETINGS:
-            return True
-        sock, oldest = next(iter(self._greeting.items()))
-        if time.monotonic() - oldest.since < GRACE_S or len(self._ousted) >= MAX_GREETINGS:
-            return False
-        self._ousted[sock] = self._greeting.pop(sock)
-        _wake(sock)
-        return True
+        except RuntimeError as error:  # no more threads
+            hang_up(sock)
+            self._pause(str(error))
 
     def _pause(self, found: str) -> None:
         """Waits until the process may have freed what it lacks, or close is called; complains now and then."""
@@ -180,9 +148,7 @@ class Listener:
             found = f"{type(error).__name__}: {one_line(str(error))}"
             log.error("%s dropped a connection from %s: unexpected %s", self._who, address, found)
         finally:
-            with self._lock:
-                self._greeting.pop(sock, None)
-                self._ousted.pop(sock, None)
+            self._greetings.end(sock)
             if not keep:
                 hang_up(sock)
 
@@ -214,9 +180,3 @@ class Listener:
         if reason is not None:
             log.warning("%s refused attention rank %d from %s: %s", self._who, expected.session.rank, address, reason)
         return keep
-
-
-def _wake(sock: socket.socket) -> None:
-    """Ends what the thread that greets this connection waits for; that thread frees it."""
-    with contextlib.suppress(OSError):  # not connected any more, which is what is wanted
-        sock.shutdown(socket.SHUT_RDWR)

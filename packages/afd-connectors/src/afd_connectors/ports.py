@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from afd_connectors.errors import spoken
 from afd_connectors.event import Event
@@ -22,9 +22,8 @@ FEATURES = frozenset({"graph", "async", "router", "variable_tokens", "reconnect"
 Reach = Literal["threads", "host", "network"]
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """One exchange for the FFN role to compute.
+class Work(NamedTuple):
+    """One exchange for the FFN role to compute; a tuple because one is made per exchange.
 
     hidden: [rows, hidden] in the shape's dtype, the rows of all attention peers of this exchange, contiguous,
     valid until `send`; router: [rows, router] or None; step: as announced by the first of these peers;

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 
 import pytest
 import torch
@@ -145,7 +144,7 @@ class FrameClauses(Clauses):
             sent, out = group.rows(4), group.rows(4)
             port.send(step, 0, sent)
             works = [group.take(ffn), group.take(other)]
-            for wrong in (works[0], replace(works[1], ticket="no ticket")):
+            for wrong in (works[0], works[1]._replace(ticket="no ticket")):
                 with pytest.raises(ValueError, match=r"work|answer"):
                     other.send(wrong, wrong.hidden)
             for end, work in zip((ffn, other), works, strict=True):

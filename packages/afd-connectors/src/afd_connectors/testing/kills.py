@@ -1,20 +1,19 @@
-"""Clauses about processes that are killed: at every point of an exchange, in either role, once and for good."""
+"""Clauses about FFN ranks that are killed: at every point of an exchange, one of several, once and for good."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
 
 from afd_connectors.errors import DeadlineExceeded, PeerLost
-from afd_connectors.ports import AttentionPort, Work
+from afd_connectors.ports import AttentionPort
 from afd_connectors.step import Mode, Step
 from afd_connectors.testing.clauses import PROCESSES, Clauses, clause
-from afd_connectors.testing.group import Group, answer_of, within
+from afd_connectors.testing.group import Group, answer_of
 from afd_connectors.testing.processes import Child, Processes, processes_of
 
 ON_ITS_WAY = {"tokens": 4096, "hidden": 1024}  # 16 MiB in float32, which no buffer on the way takes whole
@@ -33,7 +32,7 @@ FFN_POINTS = {
 
 
 class KillClauses(Clauses):
-    """Failure, by kill -9."""
+    """Failure of FFN ranks, by kill -9."""
 
     @clause("5.4", needs=[PROCESSES])
     @pytest.mark.parametrize("point", FFN_POINTS)
@@ -157,50 +156,6 @@ class KillClauses(Clauses):
                     raise error
             assert [peer.state for peer in port.peers()] == ["lost"]
 
-    @clause("5.7", needs=[PROCESSES])
-    @pytest.mark.parametrize(
-        "point", ["no step", "step announced", "request on its way", "request taken", "answer on its way", "answered"]
-    )
-    def test_attention_killed(self, point: str) -> None:
-        """Its peers are served as if nothing had happened, and its replacement is let in."""
-        sizes = ON_ITS_WAY if "on its way" in point else {}
-        with self.group(attention=2, dtype="float32", **sizes) as group, processes_of(group) as processes:
-            busy = _Busy(group)
-            group.start_ffn()
-            steady, victim = group.open_attention(1), processes.attention(0)
-            step = Step(1, Mode.EAGER, (4,))
-            steady.begin(step)
-            if point != "no step":
-                victim.ask("begin", 1, group.shape.tokens)
-            if point == "request on its way":
-                with busy:  # with the steady rank's rows, so that nobody takes in the request
-                    hidden = group.rows(4)
-                    steady.send(step, 0, hidden)
-                    assert busy.entered.wait(10)
-                    victim.tell("send", 0, 0)
-                    time.sleep(0.3)
-                    victim.kill()
-                out = torch.empty_like(hidden)
-                steady.recv(step, 0, out)
-                assert torch.equal(out, answer_of(hidden, 0, 0))
-            elif point == "request taken":
-                with busy:
-                    victim.ask("send", 0, 0)
-                    assert busy.entered.wait(10)
-                    victim.kill()
-            elif point == "answer on its way":
-                victim.ask("send", 0, 0)
-                assert within(10, lambda: bool(group.works))
-                group.exchange(steady, step, 0)  # a rank that does not take its answer holds nobody up
-                victim.kill()
-            elif point == "answered":
-                victim.ask("send", 0, 0)
-                victim.ask("recv", 0, 0)
-            victim.end()
-            group.exchange(steady, step, 1)
-            group.forward(steady, 2, 3)
-            group.forward(group.open_attention(0), 1, 5)
-
 
 class _Fate:
     """Ends an FFN rank after some orders and starts its successor."""
@@ -225,26 +180,3 @@ class _Fate:
         except BaseException as error:  # noqa: BLE001 - shown by the test on its own thread
             self.failed.append(error)
         self.met.set()
-
-
-class _Busy:
-    """Within it the group's FFN rank computes without end."""
-
-    def __init__(self, group: Group) -> None:
-        self.entered = threading.Event()
-        self._free = threading.Event()
-        self._free.set()
-        self._native: Callable[[int, Work], Tensor | None] = group.compute
-        group.compute = self._compute
-
-    def __enter__(self) -> None:
-        self._free.clear()
-
-    def __exit__(self, *_: object) -> None:
-        self._free.set()
-
-    def _compute(self, rank: int, work: Work) -> Tensor | None:
-        if not self._free.is_set():
-            self.entered.set()
-            assert self._free.wait(30)
-        return self._native(rank, work)

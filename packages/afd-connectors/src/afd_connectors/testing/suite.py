@@ -8,6 +8,7 @@ from typing import ClassVar
 from afd_connectors.ports import Connector
 from afd_connectors.registry import resolve
 from afd_connectors.shape import Shape
+from afd_connectors.testing.attention_kills import AttentionKillClauses
 from afd_connectors.testing.clauses import NOT_APPLICABLE, abilities, clause, standard_tests
 from afd_connectors.testing.closing import ClosingClauses
 from afd_connectors.testing.declarations import DeclarationClauses
@@ -33,6 +34,7 @@ class ConnectorSuite(
     RendezvousClauses,
     FailureClauses,
     KillClauses,
+    AttentionKillClauses,
     StopClauses,
     ClosingClauses,
     ErrorClauses,

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar
 
-from afd_connectors.ports import AttentionPort, FFNPort, Reach
+from afd_connectors.ports import Reach
 from afd_connectors.transports.paired.connector import Paired
 from afd_connectors.transports.shm_plan import Plan
+
+if TYPE_CHECKING:
+    from afd_connectors.listener import Arrival
+    from afd_connectors.transports.paired.lines import MakeLine
+    from afd_connectors.transports.paired.peer import Peer
 
 
 class Shm(Paired):
@@ -17,6 +23,7 @@ class Shm(Paired):
 
     name: ClassVar[str] = "shm"
     reach: ClassVar[Reach] = "host"
+    in_memory: ClassVar[bool] = True
 
     def bytes_needed(self) -> int:
         """See Connector; in host memory, segments counted on both sides."""
@@ -25,32 +32,14 @@ class Shm(Paired):
             return segments + self.shape.stages * (self.shape.exchange_bytes + self.shape.hidden_bytes)
         return segments + self.gathered_bytes
 
-    def make_attention_port(self) -> AttentionPort:
-        """See Connector."""
-        from afd_connectors.transports.paired.attention import PairedAttentionPort
+    def line_maker(self) -> MakeLine:
+        """See Paired."""
         from afd_connectors.transports.shm_line import MemoryLine
 
-        return PairedAttentionPort(
-            self.name,
-            self.layout,
-            self.shape,
-            self.facts,
-            self.settings,
-            lambda peer, dialled, stages: MemoryLine(peer, dialled, stages, self.settings.timeout_s, self.shape),
-        )
+        return lambda peer, dialled, stages: MemoryLine(peer, dialled, stages, self.settings.timeout_s, self.shape)
 
-    def make_ffn_port(self) -> FFNPort:
-        """See Connector."""
-        from afd_connectors.transports.paired.ffn import PairedFFNPort
+    def seat_maker(self) -> Callable[[Arrival], Peer]:
+        """See Paired."""
         from afd_connectors.transports.shm_peer import MemoryPeer
 
-        return PairedFFNPort(
-            self.name,
-            self.layout,
-            self.shape,
-            self.facts,
-            self.settings,
-            lambda arrival: MemoryPeer(arrival, self.layout, self.shape),
-            in_memory=True,
-            gather_s=self.gather_s,
-        )
+        return lambda arrival: MemoryPeer(arrival, self.layout, self.shape)

@@ -34,19 +34,21 @@ class MemoryLine(Line):
         super().__init__(peer, dialled, stages, timeout_s)
         self._shape = shape
         self._segment = offer(dialled.data, shape)
+        self._expected: dict[int, bytes] = {}
         self._poll = select.poll()
         self._poll.register(self._data, select.POLLIN)
 
     def request(self, head: Head, rows: memoryview, logits: memoryview | None) -> None:
         """See Line."""
         lane = self._segment.requests[head.stage]
-        self._awaited[head.stage] = head
         lane.hidden_bytes[: len(rows)] = rows
         if logits is not None:
             lane.router_bytes[: len(logits)] = logits
         lane.publish(head.encode())
         if self._segment.dozing("ffn"):
             ring(self._data)
+        self._awaited[head.stage] = head
+        self._expected[head.stage] = head.reply().encode()  # now, because there is time until the answer comes
 
     def held(self, stage: int) -> tuple[memoryview, memoryview | None] | None:
         """See Line."""
@@ -64,7 +66,9 @@ class MemoryLine(Line):
         lane = self._segment.replies[stage]
         if not awake(lane.arrived, time.monotonic() + AWAKE_S):
             self._sleep(lane)
-        self._check(frame.decode(lane.head()))
+        found = lane.head()
+        if found != self._expected[stage]:
+            self._check(frame.decode(found))
         rows[:] = lane.hidden_bytes[: len(rows)]
         lane.take()
         del self._awaited[stage]

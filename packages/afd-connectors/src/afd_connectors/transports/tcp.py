@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar
 
-from afd_connectors.ports import AttentionPort, FFNPort, Reach
+from afd_connectors.ports import Reach
 from afd_connectors.transports.paired.connector import Paired
+
+if TYPE_CHECKING:
+    from afd_connectors.listener import Arrival
+    from afd_connectors.transports.paired.lines import MakeLine
+    from afd_connectors.transports.paired.peer import Peer
 
 
 class Tcp(Paired):
@@ -20,32 +26,14 @@ class Tcp(Paired):
             return self.shape.stages * (self.shape.exchange_bytes + self.shape.hidden_bytes)
         return self.shape.stages * len(self.layout.peers) * self.shape.exchange_bytes + self.gathered_bytes
 
-    def make_attention_port(self) -> AttentionPort:
-        """See Connector."""
-        from afd_connectors.transports.paired.attention import PairedAttentionPort
+    def line_maker(self) -> MakeLine:
+        """See Paired."""
         from afd_connectors.transports.tcp_line import StreamLine
 
-        return PairedAttentionPort(
-            self.name,
-            self.layout,
-            self.shape,
-            self.facts,
-            self.settings,
-            lambda peer, dialled, stages: StreamLine(peer, dialled, stages, self.settings.timeout_s),
-        )
+        return lambda peer, dialled, stages: StreamLine(peer, dialled, stages, self.settings.timeout_s)
 
-    def make_ffn_port(self) -> FFNPort:
-        """See Connector."""
-        from afd_connectors.transports.paired.ffn import PairedFFNPort
+    def seat_maker(self) -> Callable[[Arrival], Peer]:
+        """See Paired."""
         from afd_connectors.transports.tcp_peer import StreamSeats
 
-        return PairedFFNPort(
-            self.name,
-            self.layout,
-            self.shape,
-            self.facts,
-            self.settings,
-            StreamSeats(self.layout, self.shape),
-            in_memory=False,
-            gather_s=self.gather_s,
-        )
+        return StreamSeats(self.layout, self.shape)

@@ -83,7 +83,6 @@ class PairedAttentionPort(AttentionPort):
             pending.set(step.seq, layer, stage, rows.shape[0], router_code(router))
             views = (raw(rows), None if logits is None else raw(logits))
             self._layers[stage] = layer
-            self._place.event = Event(Phase.SENT, time.monotonic(), step.seq, layer, stage)
             held = True
             for peer in pending.blocks:
                 line = self._lines[peer]
@@ -93,8 +92,10 @@ class PairedAttentionPort(AttentionPort):
                 except FAILURES as error:
                     give_up(line, error)
                     held = False
+            # What is left to do comes after sending, so that it costs no latency.
+            self._place.event = Event(Phase.SENT, time.monotonic(), step.seq, layer, stage)
             if not held:
-                pending.keep(*views)  # after sending, so that the copy costs no latency
+                pending.keep(*views)
 
     def recv(self, step: Step, layer: int, out: Tensor, *, stage: int = 0) -> None:
         """See AttentionPort."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from afd_connectors.gather import NOTHING, Choice, Ready, choose
 from afd_connectors.layout import Layout
@@ -14,9 +14,8 @@ from afd_connectors.transports.paired.buffers import Buffer, router_row_bytes
 from afd_connectors.transports.paired.peer import Peer
 
 
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    """Whom a work answers: (peer, step seq, rows) in the order of the rows."""
+class Ticket(NamedTuple):
+    """Whom a work answers: (peer, step seq, rows) in the order of the rows; a tuple as Work is."""
 
     members: tuple[tuple[Peer, int, int], ...]
     rows: int
@@ -33,18 +32,15 @@ class Batches:
 
     def choose(self, served: Sequence[Peer], stage: int | None) -> Choice:
         """Which exchanges of `stage` (None: of any) to compute now, or how long more are worth a wait."""
-        if len(served) == 1:  # nobody to gather with
-            (only,) = served
-            if not only.ready or only.dropped:
-                return NOTHING
         ready: list[Ready] = []
         for peer in served:
-            for found in peer.ready.values() if not peer.dropped else ():
-                if found.stage not in self.out and (stage is None or found.stage == stage):
-                    ready.append(found)
+            if peer.ready and not peer.dropped:
+                for found in peer.ready.values():
+                    if found.stage not in self.out and (stage is None or found.stage == stage):
+                        ready.append(found)
         if not ready:
             return NOTHING
-        if len(ready) == 1 and len(served) == 1:
+        if len(ready) == 1 and len(served) == 1:  # nobody to gather with
             return Choice((ready[0],))
         underway = [u for peer in served if not peer.dropped for u in peer.underway()]
         return choose(ready, underway, time.monotonic(), self._gather_s)
@@ -52,8 +48,8 @@ class Batches:
     def take(self, served: Sequence[Peer], members: tuple[Ready, ...]) -> Work:
         """The work of a choice among the same peers."""
         first = members[0]
-        by_rank = {peer.rank: peer for peer in served}
         stage, code = first.stage, first.router
+        by_rank = {peer.rank: peer for peer in served} if len(served) > 1 else {first.peer: served[0]}
         lead = by_rank[first.peer]
         if len(members) == 1:
             taken: tuple[tuple[Peer, int, int], ...] = ((lead, _seq_of(lead), lead.rows[stage]),)

@@ -1,18 +1,26 @@
-"""What every paired transport is to its users: features, devices and options."""
+"""What every paired transport is to its users: features, devices, options and how its ports are made."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, ClassVar
 
 from afd_connectors import address
-from afd_connectors.ports import Connector, refuse_unknown
+from afd_connectors.ports import AttentionPort, Connector, FFNPort, refuse_unknown
+
+if TYPE_CHECKING:
+    from afd_connectors.listener import Arrival
+    from afd_connectors.transports.paired.lines import MakeLine
+    from afd_connectors.transports.paired.peer import Peer
 
 GATHER_OPTION = "gather_ms"
 
 
 class Paired(Connector):
     """A control and a data connection per pair of ranks; a subclass says what carries the rows.
+
+    in_memory: whether requests arrive without a poll telling.
 
     Options: ffn_addresses, a list of "host:port", one per FFN rank; standby_addresses, a list of "host:port" of FFN
     servers that attention ranks try in turn when their own is lost; gather_ms, how long an FFN rank waits for the
@@ -21,6 +29,36 @@ class Paired(Connector):
 
     features: ClassVar[frozenset[str]] = frozenset({"router", "variable_tokens", "reconnect"})
     devices: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    in_memory: ClassVar[bool] = False
+
+    @abstractmethod
+    def line_maker(self) -> MakeLine:
+        """What an attention rank makes of its connections to an FFN rank."""
+
+    @abstractmethod
+    def seat_maker(self) -> Callable[[Arrival], Peer]:
+        """What an FFN rank makes of an arrival; ConnectorError when it cannot."""
+
+    def make_attention_port(self) -> AttentionPort:
+        """See Connector."""
+        from afd_connectors.transports.paired.attention import PairedAttentionPort
+
+        return PairedAttentionPort(self.name, self.layout, self.shape, self.facts, self.settings, self.line_maker())
+
+    def make_ffn_port(self) -> FFNPort:
+        """See Connector."""
+        from afd_connectors.transports.paired.ffn import PairedFFNPort
+
+        return PairedFFNPort(
+            self.name,
+            self.layout,
+            self.shape,
+            self.facts,
+            self.settings,
+            self.seat_maker(),
+            in_memory=self.in_memory,
+            gather_s=self.gather_s,
+        )
 
     @classmethod
     def check_options(cls, extra: Mapping[str, object]) -> None:

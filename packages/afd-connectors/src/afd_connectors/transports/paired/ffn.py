@@ -21,7 +21,7 @@ from afd_connectors.shape import Shape
 from afd_connectors.transports.paired.batch import Batches, Ticket
 from afd_connectors.transports.paired.buffers import flat, raw, torch_dtype
 from afd_connectors.transports.paired.guests import Guests
-from afd_connectors.transports.paired.head import Head, Way
+from afd_connectors.transports.paired.head import REPLY, Head
 from afd_connectors.transports.paired.peer import Peer
 from afd_connectors.transports.paired.watch import SWEEP_S, Watch
 
@@ -101,7 +101,7 @@ class PairedFFNPort(FFNPort):
             for peer, seq, count in ticket.members:
                 stop = start + count * width
                 if not peer.dropped:
-                    head = Head(Way.REPLY, seq, work.layer, work.stage, count)
+                    head = Head(REPLY, seq, work.layer, work.stage, count)
                     try:
                         peer.reply(head, rows[start:stop])
                     except PeerLost as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from enum import IntEnum
 from typing import NamedTuple
 
 from afd_connectors.errors import FrameError
@@ -14,17 +13,14 @@ _HEAD = struct.Struct("<4sBBBBQII")
 HEAD_BYTES = _HEAD.size
 
 
-class Way(IntEnum):
-    """Which way a frame goes."""
-
-    REQUEST = 0
-    REPLY = 1
+#: Which way a frame goes; plain numbers, because looking up an enum's costs as much as packing the frame.
+REQUEST, REPLY = 0, 1
 
 
 class Head(NamedTuple):
     """Which exchange the frame belongs to; a tuple because two are made per exchange.
 
-    rows: of hidden states that follow; router: dtype code of the logits after them, 0 for none.
+    way: REQUEST or REPLY; rows: of hidden states that follow; router: dtype code of the logits after them, 0 for none.
     """
 
     way: int
@@ -33,6 +29,10 @@ class Head(NamedTuple):
     stage: int
     rows: int
     router: int = 0
+
+    def reply(self) -> Head:
+        """The head of the answer to a request."""
+        return Head(REPLY, self.seq, self.layer, self.stage, self.rows)
 
     def encode(self) -> bytes:
         """HEAD_BYTES for the wire."""

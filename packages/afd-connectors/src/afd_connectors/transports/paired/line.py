@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from afd_connectors.channel import Channel
 from afd_connectors.deadline import Deadline
 from afd_connectors.errors import ConnectorError, DeadlineExceeded, FrameError, PeerLost
-from afd_connectors.transports.paired.head import Head, Way
+from afd_connectors.transports.paired.head import Head
 
 if TYPE_CHECKING:
     from afd_connectors.dial import Dialled
@@ -57,7 +57,7 @@ class Line(ABC):
 
     def _check(self, head: Head) -> None:
         awaited = self._awaited.get(head.stage)
-        if awaited is None or head.way != Way.REPLY or head[1:] != (*awaited[1:5], 0):
+        if awaited is None or head != awaited.reply():
             raise FrameError(f"it sent {head} while answers to {list(self._awaited.values())} were awaited")
 
     def _look(self, deadline: Deadline, lacking: str) -> None:

@@ -18,7 +18,7 @@ from afd_connectors.listener import Arrival
 from afd_connectors.shape import Shape
 from afd_connectors.step import Step
 from afd_connectors.transports.paired.buffers import Buffer
-from afd_connectors.transports.paired.head import Head, Way
+from afd_connectors.transports.paired.head import REQUEST, Head
 
 
 class Peer(ABC):
@@ -140,7 +140,7 @@ class Peer(ABC):
         step = self.step
         assert step is not None
         where = f"a request for layer {head.layer} stage {head.stage} of step {head.seq}"
-        if head.way != Way.REQUEST:
+        if head.way != REQUEST:
             raise FrameError(f"it sent an answer, expected a request of step {step.seq}")
         if head.seq < step.seq:
             raise FrameError(f"it sent {where} late, after it announced step {step.seq}")

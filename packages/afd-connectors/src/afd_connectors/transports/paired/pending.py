@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 from afd_connectors.layout import Layout
 from afd_connectors.shape import Shape
 from afd_connectors.transports.paired.buffers import Buffer, router_row_bytes
-from afd_connectors.transports.paired.head import Head, Way
+from afd_connectors.transports.paired.head import REQUEST, Head
 
 Views = tuple[memoryview, memoryview | None]
 Part = tuple[Head, memoryview, memoryview | None]
@@ -18,26 +19,26 @@ class Pending:
 
     def __init__(self, layout: Layout, shape: Shape) -> None:
         self.row_bytes = shape.row_bytes
-        self.blocks: dict[int, tuple[int, int]] = {}
+        self.blocks: Mapping[int, tuple[int, int]] = {}
         self.answered: set[int] = set()
         self._shape = shape
         self._saved: set[int] = set()
         self._kept = Buffer(shape, shape.tokens)
         self._answers = Buffer(shape, shape.tokens, router=False)
-        self._split = lru_cache(maxsize=256)(layout.split)
+        self._blocks = lru_cache(maxsize=256)(lambda rows: blocks(layout, rows))
         self._seq = self._layer = self._stage = self._rows = self._code = 0
 
     def set(self, seq: int, layer: int, stage: int, rows: int, code: int) -> None:
         """Begins an exchange of `rows` rows with logits of dtype `code`."""
         self._seq, self._layer, self._stage, self._rows, self._code = seq, layer, stage, rows, code
-        self.blocks = {peer: (start, stop) for peer, start, stop in self._split(rows) if start < stop}
+        self.blocks = self._blocks(rows)
         self.answered.clear()
         self._saved.clear()
 
     def part(self, peer: int, hidden: memoryview, router: memoryview | None) -> Part:
         """What FFN rank `peer` gets of an exchange whose bytes are given."""
         start, stop = self.blocks[peer]
-        head = Head(Way.REQUEST, self._seq, self._layer, self._stage, stop - start, self._code)
+        head = Head(REQUEST, self._seq, self._layer, self._stage, stop - start, self._code)
         rows = hidden[start * self.row_bytes : stop * self.row_bytes]
         if router is None:
             return head, rows, None
@@ -71,3 +72,8 @@ class Pending:
         """Room for the answer of FFN rank `peer` where it arrives before it is asked for."""
         start, stop = self.blocks[peer]
         return self._answers.hidden_bytes[start * self.row_bytes : stop * self.row_bytes]
+
+
+def blocks(layout: Layout, rows: int) -> Mapping[int, tuple[int, int]]:
+    """FFN rank -> (start, stop) of those `rows` rows that it gets, without empty ones."""
+    return {peer: (start, stop) for peer, start, stop in layout.split(rows) if start < stop}

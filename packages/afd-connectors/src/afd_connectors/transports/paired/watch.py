@@ -54,7 +54,7 @@ class Watch:
         self._wakes.close()
 
     def look(self, wait_s: float) -> None:
-        """Waits for bytes and takes them in; drops peers that misbehave."""
+        """Waits for requests and takes them in; drops peers that misbehave."""
         if self.guests.changed:
             self._register()
         for fd, events in self._events(wait_s):
@@ -65,7 +65,7 @@ class Watch:
             else:
                 self._serve(*door, events)
         for peer in self.served:
-            if not peer.dropped and (peer.blocked or peer.answering or peer.arrived):
+            if (peer.blocked or peer.answering) and not peer.dropped:
                 self._go_on(peer)
         now = time.monotonic()
         if now - self._swept >= SWEEP_S:
@@ -73,7 +73,7 @@ class Watch:
             self.guests.sweep()
 
     def _events(self, wait_s: float) -> Sequence[tuple[int, int]]:
-        """What the poll tells within `wait_s` seconds; nothing also when something arrived in memory."""
+        """What the poll tells within `wait_s` seconds; nothing also when something was taken in from memory."""
         now = time.monotonic()
         until = min(self._awake_until, now + wait_s)
         if not self._in_memory:
@@ -92,10 +92,13 @@ class Watch:
         return max(0, math.ceil(1000 * (until - time.monotonic())))
 
     def _arrived(self) -> bool:
-        for peer in self.served:  # a loop, because this is asked thousands of times in a row
+        """Takes in what arrived in memory; whether anything did, or somebody came or went."""
+        found = False
+        for peer in self.served:
             if peer.arrived and not peer.dropped:
-                return True
-        return self.guests.changed
+                self._go_on(peer)
+                found = True
+        return found or self.guests.changed
 
     def _serve(self, peer: Peer, data: bool, events: int) -> None:
         """What the poll told of one peer's data or control connection; drops it when that is not allowed."""
