@@ -35,6 +35,10 @@ HEAVY = (
     "afd_workers.cpu",
     "afd_workers.cuda",
     "afd_workers.cuda_*",
+    "afd_workers.dbo",
+    "afd_workers.dbo_attention",
+    "afd_workers.dbo_ffn",
+    "afd_workers.dbo_timing",
     "afd_workers.team",
 )
 

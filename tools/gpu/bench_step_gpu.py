@@ -32,15 +32,15 @@ HEAD = (
 )
 
 
-def seconds(child: Child, rows: int, count: int) -> float:
-    """One batch of `rows` prompts that all fit into one prefill step."""
-    answer = child.ask({"op": "time", "rows": rows, "count": count, "prompt": PROMPT}, ANSWER_S)
+def seconds(child: Child, rows: int, count: int, prompt: int = PROMPT) -> float:
+    """One batch of `rows` prompts, which by default all fit into one prefill step."""
+    answer = child.ask({"op": "time", "rows": rows, "count": count, "prompt": prompt}, ANSWER_S)
     return float(str(answer["seconds"]))
 
 
-def step_ms(child: Child, rows: int) -> float:
+def step_ms(child: Child, rows: int, prompt: int = PROMPT) -> float:
     """One sample."""
-    return 1e3 * (seconds(child, rows, LONG) - seconds(child, rows, SHORT)) / (LONG - SHORT)
+    return 1e3 * (seconds(child, rows, LONG, prompt) - seconds(child, rows, SHORT, prompt)) / (LONG - SHORT)
 
 
 def start(children: Children, sizes: Sequence[int]) -> tuple[Mapping[str, Child], Mapping[str, Child]]:

@@ -4,8 +4,8 @@
 #   bash tools/gpu/run_all.sh [hop] [parity] [step] [kill] [serve] [qwen] [trace] [dbo]      (all without arguments)
 #
 # serve, qwen: over HTTP, DeepSeek-V2-Lite dimensions and 256 tokens in, Qwen3-30B-A3B dimensions and 4096 tokens in.
-# trace: the step table at 1 and 16 rows with profiler traces. dbo: dual-batch overlap beside graphs without it, agreement
-# and decode steps.
+# trace: the step table at 1 and 16 rows with profiler traces. dbo: graphs with dual-batch overlap beside graphs
+# without, agreement with native and decode steps. dbolong (only when named): the steps with 512 tokens of context.
 #
 # Needs vLLM and torch for CUDA in the Python that PYTHON names (default python3), or on PYTHONPATH. The packages of
 # this repository need not be installed. Logs go under AFD_GPU_LOGS (default /tmp/afd-gpu); the tables also into
@@ -39,6 +39,7 @@ main() {
         qwen) part qwen 580 tools.gpu.bench_serve_gpu --model qwen3-30b --input 4096 --concurrency 32 128 ;;
         trace) part trace 240 tools.gpu.bench_step_gpu --rows 1 16 --rounds 2 --trace "$AFD_GPU_LOGS/traces" ;;
         dbo) part dbo 180 tools.gpu.dbo --json "$AFD_GPU_LOGS/dbo.json" ;;
+        dbolong) part dbolong 240 tools.gpu.dbo --steps --rows 512 --rounds 1 --prompt 512 ;;
         *) echo "unknown part $name"; failed=1 ;;
         esac
     done

@@ -9,17 +9,19 @@ from tools.gpu import setups
 from tools.gpu.children import Child, Children
 
 TOKENS, PROMPT = 8192, 16
+CACHED = 27 * 576 * 2  # bytes that a token leaves in the cache: layers, latent and rotary elements, bytes of each
 VARIANTS = ("native", "graph", "dbo", "measured")
 HEAD = "rows  native graph  split graph  split graph+DBO  graph+DBO where it pays  DBO/graph  measured/graph  spread"
 #: What vLLM's thresholds are set to where every captured size is to be split.
 ALWAYS = {"dbo_decode_token_threshold": 2, "dbo_prefill_token_threshold": TOKENS * 2}
 
 
-def start(children: Children, sizes: Sequence[int]) -> dict[str, Child]:
-    """Engines by variant, and the FFN roles as "NAME-ffn"; not ready yet."""
+def start(children: Children, sizes: Sequence[int], prompt: int = PROMPT) -> dict[str, Child]:
+    """Engines by variant, and the FFN roles as "NAME-ffn"; not ready yet. prompt: tokens per request, for the cache."""
     model = setups.lite(setups.logs("bench-step") / "lite")
     base = setups.common(
-        model, device="cuda", rows=max(sizes), tokens=max(TOKENS, max(sizes) * PROMPT), length=2048, cache=6 << 30,
+        model, device="cuda", rows=max(sizes), tokens=max(TOKENS, max(sizes) * PROMPT), length=max(2048, 2 * prompt),
+        cache=max(6 << 30, max(sizes) * (prompt + 128) * CACHED),
         load_format="dummy",
     )  # fmt: skip
     graphs, eager = setups.graphs(base, sizes, native=False), setups.eager(base)
@@ -32,8 +34,13 @@ def start(children: Children, sizes: Sequence[int]) -> dict[str, Child]:
     return found
 
 
-def table(engines: Mapping[str, Child], sizes: Sequence[int], rounds: int) -> list[dict[str, float]]:
-    """One row per size, printed as it is there; the variants in turn, the median of the rounds."""
+def table(
+    engines: Mapping[str, Child], sizes: Sequence[int], rounds: int, prompt: int = PROMPT
+) -> list[dict[str, float]]:
+    """One row per size, printed as it is there; the variants in turn, the median of the rounds.
+
+    prompt: tokens of each request before the steps that are timed.
+    """
     from tools.gpu.bench_step_gpu import step_ms
 
     print(HEAD, flush=True)
@@ -41,10 +48,10 @@ def table(engines: Mapping[str, Child], sizes: Sequence[int], rounds: int) -> li
     for rows in sizes:
         samples: dict[str, list[float]] = {name: [] for name in VARIANTS}
         for name in VARIANTS:
-            step_ms(engines[name], rows)  # warm
+            step_ms(engines[name], rows, prompt)  # warm
         for _ in range(rounds):
             for name in VARIANTS:
-                samples[name].append(step_ms(engines[name], rows))
+                samples[name].append(step_ms(engines[name], rows, prompt))
         row = {name: median(values) for name, values in samples.items()} | {"rows": float(rows)}
         spread = max(max(values) - min(values) for values in samples.values())
         print(

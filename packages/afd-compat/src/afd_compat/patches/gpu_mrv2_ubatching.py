@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from vllm.config import ParallelConfig, VllmConfig
     from vllm.forward_context import ForwardContext
     from vllm.v1.worker.gpu.cudagraph_utils import BatchExecutionDescriptor, CudaGraphManager
-    from vllm.v1.worker.gpu.dp_utils import DPSyncState
     from vllm.v1.worker.gpu.ubatch_utils import UBatchRunner
     from vllm.v1.worker.ubatch_utils import UBatchSlice
 
@@ -105,10 +104,11 @@ def _batch(
     parallel_config: ParallelConfig | None = None,
     allow_ubatching: bool = False,
     uniform_decode: bool = False,
-    dp_sync: DPSyncState | None = None,
+    *_: object,
+    **__: object,
 ) -> _Batch:
-    """Takes what the patched function takes."""
-    del dp_rank, max_query_len, dp_sync
+    """Takes what the patched function takes, whose last parameters differ between releases and say nothing here."""
+    del dp_rank, max_query_len
     possible = allow_ubatching and dp_size == 1 and not need_eager and cudagraph_manager is not None
     return _Batch(
         cudagraph_manager, num_reqs, num_tokens, uniform_token_count, num_active_loras, parallel_config,
@@ -136,7 +136,12 @@ def splits(*args: object, **kwargs: object) -> bool:
     effect="Applies vLLM's thresholds of microbatching at one data-parallel rank and answers with the descriptor of "
     "the split batch; nothing is agreed with anyone.",
     until=_UNTIL,
-    pin="sig:755349adc09e6a02",
+    pin={
+        "0.30": "sig:755349adc09e6a02",
+        "0.31": "sig:755349adc09e6a02",
+        "0.32": "sig:9a7bbd53bc15297c",
+        "0.33": "sig:3a8149de8962181b",
+    },
 )
 def split_at_one_rank(native: Native, *args: object, **kwargs: object) -> object:
     from vllm.config import CUDAGraphMode
