@@ -36,6 +36,7 @@ HEAVY = (
     "afd_workers.cuda",
     "afd_workers.cuda_*",
     "afd_workers.team",
+    "afd_workers.team_watch",
 )
 
 PROBE = """

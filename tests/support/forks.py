@@ -21,7 +21,7 @@ from tests.support.warm import Job
 
 #: One process, one thread: equal grouping of requests on both sides and no orphans.
 ENV = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-_IMPORT_S = 120.0
+_IMPORT_S = 240.0
 _LOOK_S = 0.05
 _GRACE_S = 5.0
 
@@ -43,13 +43,19 @@ class _Warm:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(asdict(job)) + "\n")
         self._process.stdin.flush()
-        return self._started.get(timeout=_IMPORT_S)
+        deadline = time.monotonic() + _IMPORT_S
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return self._started.get(timeout=1.0)
+            assert self._process.poll() is None, f"importing vLLM ended with exit status {self._process.poll()}"
+            assert time.monotonic() < deadline, f"importing vLLM took more than {_IMPORT_S:g} s"
 
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             said = json.loads(line)
             if "started" in said:
+                self.codes.pop(said["started"], None)  # of an earlier process with this number
                 self._started.put(said["started"])
             else:
                 self.codes[said["ended"]] = said["code"]

@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 BEAT_S = 0.5
-#: While all are being stopped one may be gone before another knows that it is to stop too.
-LEAVING_S = 1.5
+#: While all are being stopped one may be gone a moment before another is closed. Longer would be too long after a crash:
+#: vLLM ends the rest then, and nothing would have said why.
+LEAVING_S = 0.5
+#: For one whose own wait for the others has failed, until the watch has seen why.
+TOLD_S = 3.0
 
 
 class Watch:
@@ -40,8 +43,8 @@ class Watch:
         """No loss is told any more; may be called twice."""
         self._closed.set()
 
-    def lost(self, wait_s: float = 2 * LEAVING_S) -> bool:
-        """Whether a loss is told within ``wait_s``, for one whose own wait for the others has failed."""
+    def lost(self, wait_s: float = TOLD_S) -> bool:
+        """Whether a loss is told within ``wait_s``."""
         return self._lost.wait(wait_s)
 
     def _run(self) -> None:
