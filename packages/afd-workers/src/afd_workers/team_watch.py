@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 BEAT_S = 0.5
-#: While all are being stopped one may be gone a moment before another is closed. Longer would be too long after a crash:
-#: vLLM ends the rest then, and nothing would have said why.
+#: While all are being stopped one may be gone a moment before another is closed. After a crash there is no more time:
+#: vLLM ends the others then, and nothing would have said why.
 LEAVING_S = 0.5
 #: For one whose own wait for the others has failed, until the watch has seen why.
 TOLD_S = 3.0
