@@ -40,6 +40,7 @@ HEAVY = (
     "afd_workers.dbo_ffn",
     "afd_workers.dbo_timing",
     "afd_workers.team",
+    "afd_workers.team_watch",
 )
 
 PROBE = """

@@ -21,7 +21,7 @@ import pytest
 from afd_workers.demo.client import Client
 from afd_workers.launch.free import free_ports
 from tests.support.checkpoints import Checkpoint
-from tests.support.servers import OPTIONS, base, environment, plain, started, status, wait
+from tests.support.servers import OPTIONS, base, environment, forked, plain, status, wait, wait_ready
 
 pytestmark = pytest.mark.timeout(600)  # starting servers takes a minute or two
 TOKENS = 32
@@ -67,7 +67,7 @@ def processes(session: str) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def served(checkpoint: Checkpoint) -> Iterator[Served]:
+def served(checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     model = checkpoint("qwen3-moe")
     port, session = free_ports(1)[0], f"{os.getpid()}-{time.monotonic_ns()}"
     command = [sys.executable, "-m", "afd_workers.cli", "serve", str(model), "--topology", "1A1F", "--port", str(port)]
@@ -78,15 +78,14 @@ def served(checkpoint: Checkpoint) -> Iterator[Served]:
     stderr = process.stderr
     threading.Thread(target=lambda: serving.log.extend(line.rstrip() for line in stderr), daemon=True).start()
     native = plain(model)
-    log: list[str] = []
     try:
-        with started(native, log) as server:
+        with forked(native, tmp_path_factory.mktemp("native")) as server:
             wait(
                 "afd serve",
                 lambda: any("[afd] 1A1F serves" in line for line in serving.log) or process.poll() is not None,
             )
             assert process.poll() is None, "\n".join(serving.log[-30:])
-            wait("the native server", server.is_ready)
+            wait_ready(native, server)
             serving.native = Client(base(native), "toy")
             yield serving
     finally:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -15,19 +18,24 @@ from afd_workers.launch.free import free_ports
 from afd_workers.launch.plan import LOOPBACK, Request, Server, split
 from afd_workers.launch.topology import Topology
 from tests.support.checkpoints import Checkpoint
-from tests.support.offline import Batch, Outcome, Run
+from tests.support.forks import Fork
+from tests.support.offline import BATCH_DONE, Batch, Outcome, Run
 from tests.support.prompts import prompts
-from tests.support.servers import OPTIONS, base, environment, section_of, started, wait
+from tests.support.servers import OPTIONS, base, environment, forked, section_of, wait, wait_ready
+from tests.support.sockets import probe
+from tests.support.streams import Crowd
 
-pytestmark = pytest.mark.timeout(600)  # starting servers takes a minute or two
-LAYERS, TOKENS, READY_S = 4, 32, 300.0
-SINGLES = prompts(8, 3, 40, seed=1)
+pytestmark = pytest.mark.timeout(600)  # starting servers takes a minute where the machine is busy
+LAYERS, TOKENS = 4, 24
+SINGLES = prompts(4, 3, 40, seed=1)
 BATCH = prompts(8, 3, 40, seed=2)
-#: Eight prompts one after the other, then eight at once.
+#: Four prompts one after the other, then eight at once.
 BATCHES: list[Batch] = [*([prompt] for prompt in SINGLES), BATCH]
+LONG = 120  # tokens, when something is to happen while they are generated
 #: vLLM's default differs between servers and offline engines, and both roles must agree on it.
 ROWS = 512
 TENSOR = 2
+TIMEOUT_S, ENDING_S = 4.0, 20.0
 #: vLLM binds tensor-parallel processes to processors, which it cannot choose on a host with one memory node.
 BOUND = cores.environment([block[:1] for block in cores.blocks(TENSOR)])
 
@@ -35,20 +43,19 @@ BOUND = cores.environment([block[:1] for block in cores.blocks(TENSOR)])
 def plan(model: Path, topology: str, *options: str) -> tuple[Server, ...]:
     """(attention, *ffn) as ``afd serve`` starts them."""
     options = (*OPTIONS, "--max-num-batched-tokens", str(ROWS), *options)
-    wanted = Request(str(model), Topology.parse(topology), LOOPBACK, free_ports(1)[0], options)
+    section = {"timeout_s": TIMEOUT_S}
+    wanted = Request(str(model), Topology.parse(topology), LOOPBACK, free_ports(1)[0], options, section)
     return split(wanted, environment(), cpu=True)
 
 
 @contextmanager
-def running(servers: Sequence[Server]) -> Iterator[None]:
+def running(servers: Sequence[Server], folder: Path) -> Iterator[list[Fork]]:
     """All ready; stopped at the end."""
     with ExitStack() as stack:
-        logs: list[list[str]] = [[] for _ in servers]
-        processes = [stack.enter_context(started(*each)) for each in zip(servers, logs, strict=True)]
-        for process, log in zip(processes, logs, strict=True):
-            wait(process.server.name, lambda p=process: p.is_ready() or p.exit_code() is not None, READY_S)
-            assert process.exit_code() is None, "\n".join(log[-30:])
-        yield
+        forks = [stack.enter_context(forked(server, folder)) for server in servers]
+        for server, fork in zip(servers, forks, strict=True):
+            wait_ready(server, fork)
+        yield forks
 
 
 def offline(folder: Path, model: Path, attention: Server | None = None, *, rank: int = 0, tensor: int = 1) -> Run:
@@ -81,42 +88,49 @@ def model(checkpoint: Checkpoint) -> Path:
 
 
 @pytest.fixture(scope="module")
-def native_run(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Started beside the first servers: a server's processes start one after another and leave a core free."""
-    return offline(tmp_path_factory.mktemp("native"), model)
-
-
-@pytest.fixture
-def native(native_run: Run) -> list[Batch]:
-    found = native_run.outcome().tokens
+def native(model: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Batch]:
+    found = offline(tmp_path_factory.mktemp("native"), model).outcome().tokens
     assert all(len(tokens) == TOKENS for batch in found for tokens in batch)
     return found
 
 
-@pytest.fixture(scope="class")
-def attention(model: Path, native_run: Run) -> Iterator[Server]:
-    """The attention server of 2A1F, not started, whose FFN server is up."""
-    attention, ffn = plan(model, "2A1F")
-    with running([ffn]):
-        yield attention
-
-
 class TestTwoAttentionRanksShareAnFFNRank:
-    """First of one attention server and then of two, on the same FFN server."""
+    """First of one attention server and then of two."""
 
-    def test_of_one_data_parallel_server(self, attention: Server, native: list[Batch]) -> None:
-        with running([attention]):
+    def test_of_one_data_parallel_server(self, model: Path, native: list[Batch], tmp_path: Path) -> None:
+        attention, ffn = plan(model, "2A1F")
+        with ExitStack() as stack:
+            killed = stack.enter_context(forked(ffn, tmp_path))
+            stack.enter_context(running([attention], tmp_path))
             assert served(attention) == native
+            undisturbed = Crowd(base(attention), BATCH, LONG)
+            undisturbed.wait_end(60)
+            assert probe(attention.health) == (200, {"status": "serving"})
 
-    def test_of_two_servers_at_once(self, attention: Server, model: Path, native: list[Batch], tmp_path: Path) -> None:
-        two_engines(tmp_path, model, attention, native)
+            crowd = Crowd(base(attention), BATCH, LONG)
+            crowd.wait_tokens(TOKENS)
+            killed.signal(signal.SIGKILL)
+            wait("health's word on whom attention waits for", lambda: waits(attention), 10)
+            code, said = probe(f"{base(attention)}/ready")
+            assert (code, said["status"], said["for"]) == (503, "waiting", ["FFN rank 0"])
+            assert 0.9 < float(str(said["since_s"])) < 10
+            stack.enter_context(forked(ffn, tmp_path))
+            crowd.wait_end(120)
+            assert (crowd.tokens, crowd.errors) == (undisturbed.tokens, [])
+            assert [tokens[:TOKENS] for tokens in crowd.tokens] == native[-1]
+            assert probe(f"{base(attention)}/ready") == (200, {"status": "serving"})
+
+    def test_of_two_servers_at_once(self, model: Path, native: list[Batch], tmp_path: Path) -> None:
+        attention, ffn = plan(model, "2A1F")
+        with running([ffn], tmp_path):
+            two_engines(tmp_path, model, attention, native)
 
 
 def test_one_attention_rank_splits_its_rows_over_two_ffn_ranks(
     model: Path, native: list[Batch], tmp_path: Path
 ) -> None:
     attention, *ffn = plan(model, "1A2F")
-    with running(ffn):
+    with running(ffn, tmp_path):
         outcome = offline(tmp_path, model, attention).outcome()
     assert outcome.tokens == native
     assert whole(outcome)
@@ -124,18 +138,59 @@ def test_one_attention_rank_splits_its_rows_over_two_ffn_ranks(
 
 def test_two_attention_ranks_with_an_ffn_rank_each(model: Path, native: list[Batch], tmp_path: Path) -> None:
     attention, *ffn = plan(model, "2A2F")
-    with running(ffn):
+    with running(ffn, tmp_path):
         two_engines(tmp_path, model, attention, native)
 
 
-def test_tensor_parallel_roles_give_the_tokens_of_tensor_parallel_vllm(model: Path, tmp_path: Path) -> None:
-    """Not those of one process: partial sums are rounded, so that more of them give other tokens natively too."""
+@pytest.fixture(scope="module")
+def tensor_native(model: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Batch]:
+    return offline(tmp_path_factory.mktemp("native"), model, tensor=TENSOR).outcome().tokens
+
+
+@pytest.fixture(scope="module")
+def tensor_roles(model: Path) -> tuple[Server, Server]:
     attention, ffn = plan(model, "1A1F", "--tensor-parallel-size", str(TENSOR))
-    native = offline(tmp_path, model, tensor=TENSOR)
-    with running([ffn]):
-        outcome = offline(tmp_path, model, attention, tensor=TENSOR).outcome()
-    assert outcome.tokens == native.outcome().tokens
-    assert whole(outcome)
+    return attention, ffn
+
+
+class TestTensorParallelRoles:
+    """Compared with tensor-parallel vLLM: more partial sums are rounded, and so give other tokens natively too."""
+
+    def test_tokens_are_those_of_tensor_parallel_vllm(
+        self, model: Path, tensor_roles: tuple[Server, Server], tensor_native: list[Batch], tmp_path: Path
+    ) -> None:
+        attention, ffn = tensor_roles
+        with running([ffn], tmp_path):
+            outcome = offline(tmp_path, model, attention, tensor=TENSOR).outcome()
+        assert outcome.tokens == tensor_native
+        assert whole(outcome)
+
+    @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+    def test_an_ffn_rank_that_lost_a_process_ends_and_is_replaced(
+        self,
+        model: Path,
+        tensor_roles: tuple[Server, Server],
+        tensor_native: list[Batch],
+        tmp_path: Path,
+        fault: signal.Signals,
+    ) -> None:
+        attention, ffn = tensor_roles
+        with ExitStack() as stack:
+            [broken] = stack.enter_context(running([ffn], tmp_path))
+            run = offline(tmp_path, model, attention, tensor=TENSOR)
+            stack.callback(run.end)
+            wait("the first batch", lambda: BATCH_DONE.format(1, len(BATCHES)) in run.lines())
+            [member] = set(re.findall(r"^\(Worker_TP1 pid=(\d+)\)", "\n".join(broken.lines()), re.MULTILINE))
+            os.kill(int(member), fault)
+            wait("the end of the whole FFN server", lambda: not broken.session(), TIMEOUT_S + ENDING_S)
+            sentence = (
+                rf"AFD FFN rank 0 ends: expected its {TENSOR} processes, found that process 1 (ended|has stood still)"
+            )
+            assert any(re.search(sentence, line) for line in broken.lines()), "\n".join(broken.lines()[-60:])
+            stack.enter_context(forked(ffn, tmp_path))
+            outcome = run.outcome()
+        assert outcome.tokens == tensor_native
+        assert whole(outcome)
 
 
 def two_engines(folder: Path, model: Path, attention: Server, native: list[Batch]) -> None:
@@ -144,6 +199,12 @@ def two_engines(folder: Path, model: Path, attention: Server, native: list[Batch
     for outcome in [run.outcome() for run in runs]:
         assert outcome.tokens == native
         assert whole(outcome)
+
+
+def waits(attention: Server) -> bool:
+    """Whether it says that it lives and waits for FFN rank 0."""
+    code, said = probe(attention.health)
+    return (code, said.get("status"), said.get("for")) == (200, "waiting", ["FFN rank 0"])
 
 
 def whole(outcome: Outcome) -> bool:

@@ -12,7 +12,8 @@ import pytest
 from afd_workers.demo.client import Client
 from afd_workers.launch.plan import Server
 from tests.support.checkpoints import Checkpoint
-from tests.support.servers import base, plain, roles, started, status, wait
+from tests.support.forks import Fork
+from tests.support.servers import base, forked, plain, roles, started, status, wait, wait_ready
 
 pytestmark = pytest.mark.timeout(600)  # starting servers takes a minute or two
 TOKENS = 32
@@ -25,18 +26,16 @@ class Logs:
 
     attention: list[str]
     ffn: list[str]
-    other: list[str]
-    lonely: list[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """Both roles up, with the logs of two attention servers that were refused before."""
+    """Both roles up as a user starts them, with the logs of two attention servers that were refused before."""
 
     attention: Server
     native: Server
     logs: Logs
-    codes: tuple[int | None, int | None]
+    refused: tuple[Fork, Fork]
     stack: ExitStack
 
 
@@ -46,8 +45,8 @@ def said(lines: list[str], pattern: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def deployment(checkpoint: Checkpoint) -> Iterator[Deployment]:
-    model, logs = checkpoint("deepseek-v2"), Logs([], [], [], [])
+def deployment(checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    model, logs, folder = checkpoint("deepseek-v2"), Logs([], []), tmp_path_factory.mktemp("servers")
     attention, ffn = roles(model)
     stranger = checkpoint("deepseek-v2", seed=1)
     command = tuple(str(stranger) if word == str(model) else word for word in attention.command)
@@ -55,36 +54,37 @@ def deployment(checkpoint: Checkpoint) -> Iterator[Deployment]:
     lonely = replace(roles(model, join_timeout_s=3)[0], name="lonely")
     native = plain(model)
     with ExitStack() as stack:
-        wrong = stack.enter_context(started(other, logs.other))
-        alone = stack.enter_context(started(lonely, logs.lonely))
-        wait("an attention server without an FFN server", lambda: alone.exit_code() is not None)
-        wait("attention's word on whom it waits for", lambda: said(logs.other, "waits for FFN rank 0"))
+        wrong, alone, whole = (stack.enter_context(forked(server, folder)) for server in (other, lonely, native))
+        wait("an attention server without an FFN server", lambda: alone.poll() is not None)
+        wait("attention's word on whom it waits for", lambda: said(wrong.lines(), "waits for FFN rank 0"))
         stack.enter_context(started(ffn, logs.ffn))
-        wait("the refusal of a different model", lambda: wrong.exit_code() is not None)
-        codes = (wrong.exit_code(), alone.exit_code())
         right = stack.enter_context(started(attention, logs.attention))
-        whole = stack.enter_context(started(native, []))
-        for name, server in (("attention", right), ("native", whole)):
-            wait(name, lambda server=server: server.is_ready() or server.exit_code() is not None)
-            assert server.exit_code() is None, "\n".join(logs.attention[-30:])
-        yield Deployment(attention, native, logs, codes, stack)
+        wait("the refusal of a different model", lambda: wrong.poll() is not None)
+        wait("attention", lambda: right.is_ready() or right.exit_code() is not None)
+        assert right.exit_code() is None, "\n".join(logs.attention[-30:])
+        wait_ready(native, whole)
+        yield Deployment(attention, native, logs, (wrong, alone), stack)
 
 
 def test_attention_that_starts_first_says_whom_it_waits_for(deployment: Deployment) -> None:
-    assert said(deployment.logs.other, r"attention rank 0 waits for FFN rank 0 at 127\.0\.0\.1:\d+ \(\d+ s of 120 s\)")
+    assert said(
+        deployment.refused[0].lines(), r"attention rank 0 waits for FFN rank 0 at 127\.0\.0\.1:\d+ \(\d+ s of 120 s\)"
+    )
 
 
 def test_attention_without_an_ffn_ends_with_one_sentence(deployment: Deployment) -> None:
-    assert deployment.codes[1] not in (0, None)
-    assert said(deployment.logs.lonely, r"DeadlineExceeded: .*FFN rank 0.*127\.0\.0\.1:\d+.*3 s")
+    lonely = deployment.refused[1]
+    assert lonely.poll() not in (0, None)
+    assert said(lonely.lines(), r"DeadlineExceeded: .*FFN rank 0.*127\.0\.0\.1:\d+.*3 s")
 
 
 def test_mismatched_models_are_refused_on_both_sides_with_both_values(deployment: Deployment) -> None:
-    assert deployment.codes[0] not in (0, None)
+    other = deployment.refused[0]
+    assert other.poll() not in (0, None)
     sentence = r"attention rank 0 and FFN rank 0 disagree on model_digest: attention has '(\w{16})', FFN has '(\w{16})'"
     told = [
         {match.groups() for line in lines if (match := re.search(sentence, line))}
-        for lines in (deployment.logs.other, deployment.logs.ffn)
+        for lines in (other.lines(), deployment.logs.ffn)
     ]
     assert told[0] == told[1]
     [(attention, ffn)] = told[0]

@@ -1,22 +1,22 @@
-"""Runs vLLM's offline engine in a process of its own: a job comes in as JSON on standard input, tokens go to a file.
+"""Runs vLLM's offline engine in a process of its own: a job comes in as a JSON file, tokens go to another.
 
-python -m tests.support.offline RESULT < JOB
+python -m tests.support.offline JOB RESULT
 """
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.forks import ENV, Fork
+
 Batch = list[list[int]]
+BATCH_DONE = "batch {} of {} is done"  # in the engine's log
 _RUN_S = 300.0
-#: One process, one thread: equal grouping of requests on both sides and no orphans.
-ENV = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,52 +42,45 @@ class Run:
         tokens: int, env: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         self._result = folder / f"result-{len(list(folder.iterdir()))}.json"
-        self._result.touch()
-        self._log = self._result.with_suffix(".log")
-        with self._log.open("w") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.offline", str(self._result)],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **ENV, **(env or {})},
-                text=True,
-            )
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"options": dict(options), "batches": batches, "tokens": tokens}))
-        self._process.stdin.close()
+        job = self._result.with_suffix(".job")
+        job.write_text(json.dumps({"options": dict(options), "batches": batches, "tokens": tokens}))
+        self._fork = Fork(
+            "tests.support.offline",
+            [str(job), str(self._result)],
+            {**os.environ, **ENV, **(env or {})},
+            self._result.with_suffix(".log"),
+        )
+
+    def end(self) -> None:
+        """Ends the engine if it runs."""
+        self._fork.end()
+
+    def lines(self) -> list[str]:
+        """The engine's log so far."""
+        return self._fork.lines()
 
     def outcome(self) -> Outcome:
         """The result; an AssertionError with the end of the log when the engine failed or took too long."""
         try:
-            code = self._process.wait(_RUN_S)
+            code = self._fork.wait(_RUN_S)
         finally:
-            self._process.kill()
-        assert code == 0, self._log.read_text()[-4000:]
+            self._fork.end()
+        assert code == 0, "\n".join([f"exit status {code}", *self.lines()[-60:]])
         return Outcome(**json.loads(self._result.read_text()))
 
-    def failure(self) -> str:
-        """The log of an engine that was expected to fail."""
-        try:
-            code = self._process.wait(_RUN_S)
-        finally:
-            self._process.kill()
-        assert code != 0, "the engine was expected to fail, and it succeeded"
-        return self._log.read_text()
 
-
-def main(result: Path) -> None:
+def main(order: Path, result: Path) -> None:
     """Generates all batches greedily, one ``generate`` call each."""
     from vllm import LLM, SamplingParams, TokensPrompt
 
-    job = json.load(sys.stdin)
+    job = json.loads(order.read_text())
     llm = LLM(**{"enforce_eager": True, "dtype": "bfloat16", "kv_cache_memory_bytes": 64 << 20, **job["options"]})
     count = job["tokens"]  # as the HTTP client asks: min_tokens bars the end token, where ignore_eos goes on after it
     sampling = SamplingParams(temperature=0, min_tokens=count, max_tokens=count, ignore_eos=True, detokenize=False)
-    outputs = [
-        llm.generate([TokensPrompt(prompt_token_ids=ids) for ids in batch], sampling, use_tqdm=False)
-        for batch in job["batches"]
-    ]
+    outputs = []
+    for batch in job["batches"]:
+        outputs.append(llm.generate([TokensPrompt(prompt_token_ids=ids) for ids in batch], sampling, use_tqdm=False))
+        print(BATCH_DONE.format(len(outputs), len(job["batches"])), flush=True)
     driver = getattr(llm.llm_engine.engine_core.engine_core.model_executor, "driver_worker", None)
     worker = None if driver is None else driver.worker
     config = llm.llm_engine.vllm_config
@@ -103,4 +96,4 @@ def main(result: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(*map(Path, sys.argv[1:]))

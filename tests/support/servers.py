@@ -15,7 +15,7 @@ from afd_workers.launch.free import free_ports
 from afd_workers.launch.plan import LOOPBACK, Request, Server, native, split
 from afd_workers.launch.process import ServerProcess
 from afd_workers.launch.topology import Topology
-from tests.support.offline import ENV
+from tests.support.forks import ENV, Fork
 
 OPTIONS = ("--max-model-len", "512", "--dtype", "bfloat16", "--enforce-eager", "--kv-cache-memory-bytes", str(64 << 20),
            "--served-model-name", "toy")  # fmt: skip
@@ -58,6 +58,23 @@ def started(server: Server, log: list[str]) -> Iterator[ServerProcess]:
         process.end(10.0)
 
 
+@contextmanager
+def forked(server: Server, folder: Path, namespace: str | None = None) -> Iterator[Fork]:
+    """The same without vLLM's import, for tests that are not about how servers start; its log is in ``folder``."""
+    _python, _option, module, *arguments = server.command
+    fork = Fork(module, arguments, server.env, folder / f"{server.name}.log", namespace)
+    try:
+        yield fork
+    finally:
+        fork.end()
+
+
+def wait_ready(server: Server, fork: Fork) -> None:
+    """Until it is healthy; AssertionError with the end of its log when it is not."""
+    wait(server.name, lambda: status(server.health) == 200 or fork.poll() is not None)
+    assert fork.poll() is None, "\n".join(fork.lines()[-60:])
+
+
 def base(server: Server) -> str:
     """The server's URL without a path."""
     return server.health.removesuffix("/health")
@@ -71,12 +88,12 @@ def wait(what: str, condition: Callable[[], bool], timeout_s: float = START_S) -
         time.sleep(0.2)
 
 
-def status(url: str, body: dict[str, object] | None = None) -> int:
+def status(url: str, body: dict[str, object] | None = None, timeout_s: float = 10.0) -> int:
     """HTTP status of a GET or, with a body, a POST; 0 when nobody answers."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code

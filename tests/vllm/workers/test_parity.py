@@ -9,7 +9,7 @@ import pytest
 from tests.support.checkpoints import Checkpoint
 from tests.support.offline import Outcome, Run
 from tests.support.prompts import prompts
-from tests.support.servers import OPTIONS, roles, section_of, started
+from tests.support.servers import OPTIONS, forked, roles, section_of
 
 LAYERS = 4
 pytestmark = pytest.mark.timeout(600)  # starting servers takes a minute or two
@@ -42,7 +42,7 @@ def runs(request: pytest.FixtureRequest, checkpoint: Checkpoint, tmp_path_factor
     )
     options = {"model": str(model), "max_model_len": 512, **chunked}
     attention, ffn = roles(model, (*OPTIONS, *flags))
-    with started(ffn, []):
+    with forked(ffn, folder):
         split = Run(folder, {**options, "additional_config": section_of(attention)}, BATCHES, tokens=TOKENS)
         native = Run(folder, options, BATCHES, tokens=TOKENS)
         parted, whole = split.outcome(), native.outcome()

@@ -52,7 +52,7 @@ class FFNRole(Native):
         from afd_workers.team import form
 
         config = links.section(self.vllm_config)
-        self._member = form(self.vllm_config.model_config, self._replay, config.recovery_timeout_s)
+        self._member = form(self.vllm_config.model_config, self._replay, config, end_process)
         self._loop = ServerLoop(self._source(config), end_process, self._computing)
         self._loop.start()
         return CompilationTimes(language_model=0.0, encoder=0.0)

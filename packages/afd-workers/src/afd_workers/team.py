@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -10,10 +11,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import distributed
 
+from afd_workers.team_watch import Watch
+
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup
     from vllm.config import ModelConfig
+
+    from afd_compat.config import Config
+
+log = logging.getLogger("afd.workers")
 
 Compute = Callable[[int, "Tensor"], "Tensor"]
 
@@ -22,20 +29,35 @@ _IDLE, _END = -1, -2
 _HEAD = 2  # layer, rows
 
 
-def form(model_config: ModelConfig, compute: Compute, timeout_s: float) -> Alone | Lead | Follower:
-    """This process's place in its FFN rank; called by all of its processes at once, as it makes their group.
+class TeamLost(Exception):
+    """Another process of this FFN rank ended or stands still; its text is one sentence."""
 
-    compute: (layer, [rows, hidden]) -> the stage's output. timeout_s: the longest that one waits for another.
+
+def form(
+    model_config: ModelConfig, compute: Compute, config: Config, on_loss: Callable[[BaseException], None]
+) -> Alone | Lead | Follower:
+    """This process's place in its FFN rank; called by all of its processes at once, as it makes their groups.
+
+    compute: (layer, [rows, hidden]) -> the stage's output. on_loss: called on a thread of its own, once the loss of
+    another process is logged; that takes timeout_s where one stands still.
     """
     from vllm.distributed.parallel_state import get_tp_group
 
     tensor = get_tp_group()
     if tensor.world_size == 1:
         return Alone(compute)
-    group = distributed.new_group(tensor.ranks, timeout=timedelta(seconds=timeout_s), backend="gloo")
+
+    def tell(problem: str) -> None:
+        lost = TeamLost(f"AFD FFN rank {config.rank} ends: {problem}; start its server again.")
+        log.error("%s", lost)
+        on_loss(lost)
+
+    limit = timedelta(seconds=config.recovery_timeout_s)
+    words, beats = (distributed.new_group(tensor.ranks, timeout=limit, backend="gloo") for _ in range(2))
+    watch = Watch(beats, config.timeout_s, tell)
     if tensor.is_first_rank:
-        return Lead(group, tensor.first_rank, compute)
-    return Follower(group, tensor.first_rank, compute, model_config.get_hidden_size(), model_config.dtype)
+        return Lead(words, tensor.first_rank, compute, watch)
+    return Follower(words, tensor.first_rank, compute, watch, model_config.get_hidden_size(), model_config.dtype)
 
 
 class Alone:
@@ -64,8 +86,8 @@ class Lead:
     Errors of the group are raised: without the others nothing can be computed.
     """
 
-    def __init__(self, group: ProcessGroup, lead: int, compute: Compute) -> None:
-        self._group, self._lead, self._compute = group, lead, compute
+    def __init__(self, group: ProcessGroup, lead: int, compute: Compute, watch: Watch) -> None:
+        self._group, self._lead, self._compute, self._watch = group, lead, compute, watch
 
     def __call__(self, layer: int, hidden: Tensor) -> Tensor:
         """hidden: [rows, hidden]; the stage's output, alike, which the model's own all-reduce makes whole."""
@@ -79,9 +101,10 @@ class Lead:
 
     @contextmanager
     def leading(self) -> Iterator[None]:
-        """At a regular end the others end too; after an error they see the connection end and fail."""
-        yield
-        self._tell(_END, 0)
+        """At a regular end the others end too; after an error they lose this process."""
+        with _unless_lost(self._watch):
+            yield
+            self._tell(_END, 0)
 
     def _tell(self, layer: int, rows: int) -> None:
         distributed.broadcast(torch.tensor((layer, rows)), self._lead, group=self._group)
@@ -90,11 +113,13 @@ class Lead:
 class Follower:
     """On the other processes; see Lead. hidden: elements of a row of torch type ``dtype``.
 
-    A lead that ended is an error at once, one that says nothing within the group's timeout too.
+    A lead that ended is an error at once.
     """
 
-    def __init__(self, group: ProcessGroup, lead: int, compute: Compute, hidden: int, dtype: torch.dtype) -> None:
-        self._group, self._lead, self._compute = group, lead, compute
+    def __init__(
+        self, group: ProcessGroup, lead: int, compute: Compute, watch: Watch, hidden: int, dtype: torch.dtype
+    ) -> None:
+        self._group, self._lead, self._compute, self._watch = group, lead, compute, watch
         self._hidden, self._dtype = hidden, dtype
         self._head = torch.zeros(_HEAD, dtype=torch.int64)
 
@@ -112,8 +137,21 @@ class Follower:
 
     @contextmanager
     def leading(self) -> Iterator[None]:
-        """Nobody follows this process."""
-        yield
+        """Nobody follows this process; see Lead."""
+        with _unless_lost(self._watch):
+            yield
 
     def close(self) -> None:
         """See loop.Source. Nothing to do: the lead's next word, due within a second, ends a wait."""
+
+
+@contextmanager
+def _unless_lost(watch: Watch) -> Iterator[None]:
+    """Around all that a process serves; no error leaves it when the watch has told the reason of it."""
+    try:
+        yield
+    except RuntimeError:  # of the group, or of the model's own collectives
+        if not watch.lost():
+            raise
+    finally:
+        watch.close()
