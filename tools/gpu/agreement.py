@@ -26,6 +26,11 @@ def ask(child: Child, prompts: Sequence[Sequence[int]], count: int) -> Answer:
     return Answer(answer["tokens"], answer["logits"])  # type: ignore[arg-type]
 
 
+def joined(*parts: Answer) -> Answer:
+    """Batches one after another as one."""
+    return Answer([each for part in parts for each in part.tokens], [each for part in parts for each in part.logits])
+
+
 def line(name: str, expected: Answer, found: Answer) -> str:
     """Whole prompts, tokens up to each prompt's first difference, first tokens, and the largest logit difference.
 

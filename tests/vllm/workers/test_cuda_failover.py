@@ -61,6 +61,20 @@ class Engine:
         self.free = list(range(1, BLOCKS))
         self.finished: set[str] = set()
         self.step = 0
+        self.warm_up()
+
+    def warm_up(self) -> None:
+        """Two steps that nobody reads, as vLLM runs some of before it serves; their blocks go to requests."""
+        served, self.requests = self.requests, [Request("warm-up", 1, [1, 2, 3], 4, False)]
+        preempt, self.preempt = self.preempt, set()
+        for _ in range(2):
+            scheduled = self.schedule()
+            self.failover.dispatch(scheduled, self.runner.execute_model)
+            self.failover.sample(None, self.runner.sample_tokens)
+        self.finished.add("warm-up")
+        self.leave(self.requests[0])
+        self.requests, self.preempt, self.step = served, preempt, 0
+        self.failover.warmed_up()
 
     def run(self) -> dict[str, list[int]]:
         queue: deque[tuple[object, list[str]]] = deque()

@@ -65,6 +65,8 @@ class AttentionWorker(AttentionRole, Worker):
         """Native, after which steps are timed to see when overlap pays."""
         times = super().compile_or_warm_up_model()
         self._overlap.captured(self.model_runner, self._check)
+        if self._failover is not None:
+            self._failover.warmed_up()
         return times
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> object:

@@ -131,6 +131,16 @@ class Failover:
         """The figures as plain values."""
         return asdict(self.figures)
 
+    def warmed_up(self) -> None:
+        """The steps until now served nobody: vLLM reads none of them, and run again they would write into blocks that
+        belong to requests by then.
+        """
+        with self._lock:
+            for flight in self._flights:
+                if flight.shadow is not None:
+                    self._shadows.give(flight.shadow)
+            self._flights.clear()
+
     def _settle(self) -> None:
         """Reads every step that is under way."""
         for flight in tuple(self._flights):
