@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -30,6 +31,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Group, StepSource]
         port = group.build("ffn").open_ffn()
         assert isinstance(port, SteppedFFNPort)
         source = StepSource(port, lambda layer, hidden: hidden * 3 + layer)
+        source._pace = SimpleNamespace(free=lambda _: True, begun=lambda: None)  # waits for a device
         thread = threading.Thread(target=serve, args=(source,), daemon=True)
         thread.start()
         yield group, source
