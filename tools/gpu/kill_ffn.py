@@ -103,10 +103,9 @@ def row(split: Split, case: str, killed: float) -> tuple[bool, str]:
     parts = [f"{float(str(told.get(name, 'nan'))):.3f}" for name in PARTS]
     distinct = len({tuple(tokens) for tokens in expected})
     again = f"{pause(answer['times'], killed):.2f}"
-    print(
-        f"| {split.mode} | {case} | {equal}/{len(expected)} | {distinct} | {again} | {' | '.join(parts)} |", flush=True
-    )
-    return equal == len(expected)
+    line = f"| {split.mode} | {case} | {equal}/{len(expected)} | {distinct} | {again} | {' | '.join(parts)} |"
+    print(line, flush=True)
+    return equal == len(expected), line
 
 
 def print_guard(split: Split) -> None:
@@ -128,7 +127,8 @@ def pause(times: object, killed: float) -> float:
         raise Failed("every token was there before the kill; nothing was tried")
     before = max((moment for moment in times if moment <= killed), default=killed)
     steps = zip([before, *later], later, strict=False)
-    return max(steps, key=lambda step: step[1] - step[0])[1] - killed
+    end: float = max(steps, key=lambda step: step[1] - step[0])[1]
+    return end - killed
 
 
 def run(modes: Sequence[str], device: str) -> bool:
