@@ -119,6 +119,18 @@ def print_guard(split: Split) -> None:
     print(f"{split.mode}: {parts}; a step of {REQUESTS} rows takes {steps[len(steps) // 2]:.0f} us", flush=True)
 
 
+def choose(split: Split) -> None:
+    """Sees who serves: attention joins whichever of the two listens first."""
+
+    def replayed(child: Child) -> float:
+        told = child.ask({"op": "figures"}, ANSWER_S)
+        return float(str(told["replayed"])) + float(str(told["eager"]))
+
+    if replayed(split.standby) > replayed(split.serving):
+        split.serving, split.standby = split.standby, split.serving
+        split.port, split.standby_port = split.standby_port, split.port
+
+
 def pause(times: object, killed: float) -> float:
     """Seconds from the kill to the end of the longest pause after it; what was in flight may still come at once."""
     assert isinstance(times, list)
@@ -155,6 +167,7 @@ def run(modes: Sequence[str], device: str) -> bool:
             split.native.kill()
             if cuda:
                 print_guard(split)
+                choose(split)
             killed = kill_in_the_middle(split, folder, "standby")
             rows.append(row(split, "standby", killed))
             split.serving = split.standby
