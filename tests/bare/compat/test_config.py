@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from afd_compat.config import CONNECTOR_SPELLINGS, KEYS, SPELLINGS, Config, is_configured
+from afd_compat.config import CONNECTOR_SPELLINGS, KEYS, SPELLINGS, Config, is_async, is_configured
 from afd_compat.meanings import MEANINGS
 from afd_compat.patches.versions import TESTED
 
@@ -206,6 +206,27 @@ def test_without_afd_there_is_nothing(additional: object) -> None:
         del additional["afd"]
     assert Config.from_additional_config(additional) is None
     assert not is_configured(additional)
+
+
+@pytest.mark.parametrize("key", ["async", "async_dp"])
+@pytest.mark.parametrize("role", ["role", "afd_role"])
+def test_async_is_read_under_both_spellings(key: str, role: str) -> None:
+    additional = {"afd": {role: "attention", key: True, "connector": "cam-async"}}
+    config = Config.from_additional_config(additional)
+    assert config is not None
+    assert config.async_dp
+    assert is_async(additional)
+    assert is_async(additional, "attention")
+    assert not is_async(additional, "ffn")
+
+
+@given(JSON, JSON)
+def test_only_true_is_async(value: object, section: object) -> None:
+    assert is_async({"afd": {"async_dp": value}}) is (value is True)
+    for additional in (section, {"afd": section}):
+        assert is_async(additional) in (True, False)
+        if not isinstance(section, dict):
+            assert not is_async(additional)
 
 
 def test_dicts_and_objects_are_read(monkeypatch: pytest.MonkeyPatch) -> None:

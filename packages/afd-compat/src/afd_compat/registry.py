@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import pkgutil
 from types import ModuleType
 from typing import Final
 
+from afd_compat import patches
 from afd_compat.declaration import Patch
 
 GROUP: Final = "afd.patches"
-MODULES: Final = ("afd_compat.patches.config_validation", "afd_compat.patches.engine_core")
 
 
 def declared() -> tuple[Patch, ...]:
@@ -19,7 +20,8 @@ def declared() -> tuple[Patch, ...]:
     An entry point names a module; its module-level `Patch` objects count. Raises TypeError for one that names
     something else.
     """
-    modules = [importlib.import_module(name) for name in MODULES]
+    names = sorted(info.name for info in pkgutil.iter_modules(patches.__path__))
+    modules = [importlib.import_module(f"{patches.__name__}.{name}") for name in names]
     for point in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda point: point.name):
         module = point.load()
         if not isinstance(module, ModuleType):
