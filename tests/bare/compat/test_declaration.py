@@ -173,6 +173,14 @@ def test_the_policy_is_asked_around_the_native(monkeypatch: pytest.MonkeyPatch) 
     assert chosen.asked == [("prepare", engine_args, parsed), ("finish", ("prepared", "usage", True), parsed)]
 
 
+def test_a_policy_can_be_named_and_is_made_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy, "_policy", None)
+    policy.use("types:SimpleNamespace")
+    made = policy.current()
+    assert isinstance(made, SimpleNamespace)
+    assert policy.current() is made
+
+
 @pytest.mark.parametrize("additional", [None, {}, {"other": 1}, object()])
 def test_active_only_where_afd_is_configured(additional: object) -> None:
     active = config_validation.choose_role.active

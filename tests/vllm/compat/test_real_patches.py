@@ -136,6 +136,11 @@ def test_an_untested_vllm_is_refused_only_with_afd(recorded: Recorder, monkeypat
     with pytest.raises(RuntimeError, match=r"^AFD is configured but [^\n]*0\.99\.0[^\n]*--against WHEEL[^\n]*\.$"):
         engine_args({"afd": {"role": "ffn"}}).create_engine_config()
     assert len(recorded.calls) == 1
-    monkeypatch.setenv("AFD_ALLOW_DRIFT", choose_role.target)
+    targets = [entry.target for entry in HERE if entry.function is not None]
+    monkeypatch.setenv("AFD_ALLOW_DRIFT", ",".join(targets[1:]))
+    install.uninstall()
+    with pytest.raises(RuntimeError, match=targets[0].replace(".", r"\.")):
+        install.install(registry.declared()).require()
+    monkeypatch.setenv("AFD_ALLOW_DRIFT", ",".join(targets))
     install.uninstall()
     install.install(registry.declared()).require()

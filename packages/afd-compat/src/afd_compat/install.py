@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from afd_compat.applied import Applied, apply
-from afd_compat.drift import ALLOW, DriftError, Finding, allowed_targets, inspect_patch, sentence
+from afd_compat.drift import ALLOW, DriftError, Finding, allowed_targets, inspect_patch, problems, sentence
 from afd_compat.source import Tree
 from afd_compat.version import installed_version, is_version
 from afd_compat.watch import ImportWatch
@@ -52,14 +52,18 @@ class Installation:
 
     def problems(self) -> list[str]:
         """What stops AFD from running on this vLLM; empty if nothing does."""
-        return [*(finding.problem for finding in self.findings if finding.blocks), *self._late.values()]
+        return [*problems(self.findings, self.version), *self._late.values()]
+
+    def accepted(self) -> list[str]:
+        """What does not fit and the user accepts."""
+        return [finding.problem for finding in self.findings if finding.problem and finding.allowed]
 
     def require(self) -> None:
         """Raise DriftError with one sentence unless every patch fits; log accepted drift."""
-        problems = self.problems()
-        if problems:
-            raise DriftError(sentence(problems))
-        accepted = [finding.problem for finding in self.findings if finding.problem]
+        found = self.problems()
+        if found:
+            raise DriftError(sentence(found))
+        accepted = self.accepted()
         if accepted and not self._warned:
             self._warned = True
             logger.warning("%s accepts: %s.", ALLOW, "; ".join(accepted))
