@@ -197,6 +197,29 @@ def test_the_tool_takes_folders_and_wheels_and_says_by_its_status(
     assert "+def" not in said
 
 
+def test_a_history_has_a_column_per_vllm(
+    make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = {"0.29.0": TEXT, "0.30.0": BODY, "0.31.0": SIGNATURE, "0.32.0": "", "0.33.0": TEXT}
+    for version, text in texts.items():
+        make(version, text)
+    monkeypatch.setattr(registry, "declared", lambda: (wrap("sig"),))
+    monkeypatch.setattr("afd_models.families.load", lambda: {"ToyForCausalLM": SPEC})
+    assert drift.main(["--history", *(str(tmp_path / version) for version in texts)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "| target | 0.30.0 | 0.31.0 | 0.32.0 | 0.33.0 |"
+    assert lines[2] == "| `vllm.toy:wrapped` | body changed | **signature** | absent | new |"
+    assert lines[3] == "| `vllm.model (ToyForCausalLM)` | same | same | same | same |"
+    assert lines[4].startswith("| seconds (of processor time) | ")
+
+
+def test_one_vllm_or_a_history_of_several(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["a", "b"], ["--history", "a"]):
+        with pytest.raises(SystemExit, match="2"):
+            drift.main(arguments)
+        assert "expected one vLLM, or several with --history" in capsys.readouterr().err
+
+
 def test_what_is_neither_wheel_nor_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         drift.main([str(tmp_path)])

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from afd_compat.declaration import Patch
     from afd_compat.snapshot import Snapshot
 
-Verdict = Literal["same", "signature same, body changed", "broken", "gone", "not there yet"]
+Verdict = Literal["same", "signature same, body changed", "broken", "gone", "new", "not there yet"]
 KINDS: Final[tuple[Kind, ...]] = ("sig", "body")
 
 
@@ -58,14 +58,14 @@ def _compare(patch: Patch, old: Snapshot | None, new: Snapshot) -> Change:
     pin = patch.pin(new.version) if new.version and is_version(new.version) else ""
     kind = cast("Kind", pin.partition(":")[0] or "sig")
     pinned = bool(pin) and digest(now[kind] or "", kind) == pin
-    verdict = _verdict(then, now, pinned)
+    verdict = _verdict(old, then, now, pinned)
     if pinned:
         note = f"this text is pinned for {new.version}" if kind == "body" and verdict != "same" else ""
     elif pin:
         note = f"{pin} was tested, this is {digest(now[kind] or '', kind)}"
     else:
         note = _unpinned(patch, now) if patch.pins else ""
-    fits = pinned or (not patch.pins and verdict != "broken")
+    fits = pinned or (not patch.pins and verdict not in ("broken", "new"))
     return Change(patch.target, verdict, fits, note, difference(then["body"], now["body"]))
 
 
@@ -78,8 +78,12 @@ def _unpinned(patch: Patch, now: Mapping[Kind, str | None]) -> str:
     return "no pin for this version"
 
 
-def _verdict(then: Mapping[Kind, str | None], now: Mapping[Kind, str | None], pinned: bool) -> Verdict:
+def _verdict(
+    old: Snapshot | None, then: Mapping[Kind, str | None], now: Mapping[Kind, str | None], pinned: bool
+) -> Verdict:
     if then["body"] is None:
+        if old is not None:
+            return "new"
         return "signature same, body changed" if pinned else "broken"
     if then["body"] == now["body"]:
         return "same"
