@@ -37,7 +37,7 @@ def check(done):
         assert function.__wrapped__ is not None and "afd_compat" in function.__code__.co_filename
 """
 CASES = {
-    "import, install, install again, undo": """
+    "import, install, install again, fork, undo": """
 for module in MODULES:
     importlib.import_module(module)
 import vllm.v1.worker.gpu_model_runner  # holds set_forward_context by name
@@ -49,9 +49,14 @@ assert install.install(registry.declared()) is done and held() == patched
 rebound = [name for row in REAL for name in done.holders(row)]
 assert "vllm.v1.worker.gpu_model_runner:set_forward_context" in rebound, rebound
 assert "vllm.v1.engine.core_client:launch_core_engines" in rebound, rebound
+child = multiprocessing.get_context("fork").Process(target=check, args=(done,))
+child.start()
+child.join(60)
+assert child.exitcode == 0, child.exitcode
 install.uninstall()
 assert all(value is before[target] for target, value in held().items())
-assert sys.modules["vllm.v1.engine.core_client"].launch_core_engines is before["vllm.v1.engine.utils:launch_core_engines"]
+client = sys.modules["vllm.v1.engine.core_client"]
+assert client.launch_core_engines is before["vllm.v1.engine.utils:launch_core_engines"]
 """,
     "install, import, undo": """
 done = install.install(registry.declared())
@@ -64,15 +69,6 @@ assert "vllm.v1.engine.core_client:launch_core_engines" in [name for row in REAL
 install.uninstall()
 assert all(getattr(value, "__func__", value) is natives[target] for target, value in held().items())
 assert not any("afd_compat" in type(finder).__module__ for finder in sys.meta_path)
-""",
-    "import, install, fork": """
-for module in MODULES:
-    importlib.import_module(module)
-done = install.install(registry.declared())
-child = multiprocessing.get_context("fork").Process(target=check, args=(done,))
-child.start()
-child.join(60)
-assert child.exitcode == 0, child.exitcode
 """,
     "spawn, install there, import": """
 def work(queue):
