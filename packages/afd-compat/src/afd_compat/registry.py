@@ -22,10 +22,20 @@ def declared() -> tuple[Patch, ...]:
     """
     names = sorted(info.name for info in pkgutil.iter_modules(patches.__path__))
     modules = [importlib.import_module(f"{patches.__name__}.{name}") for name in names]
-    for point in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda point: point.name):
+    for point in _points():
         module = point.load()
         if not isinstance(module, ModuleType):
             raise TypeError(f"Entry point {point.name!r} of {GROUP} must name a module, but it is {point.value!r}.")
         modules.append(module)
     found = [value for module in modules for value in vars(module).values() if isinstance(value, Patch)]
     return tuple(dict.fromkeys(found))
+
+
+def _points() -> list[importlib.metadata.EntryPoint]:
+    """The entry points of our group by name; each vLLM process pays for this, so only files that name it are parsed."""
+    found: dict[str, importlib.metadata.EntryPoint] = {}
+    for distribution in importlib.metadata.distributions():
+        if f"[{GROUP}]" in (distribution.read_text("entry_points.txt") or ""):
+            for point in distribution.entry_points.select(group=GROUP):
+                found.setdefault(point.name, point)  # the first on the path is the one that is imported
+    return [found[name] for name in sorted(found)]
