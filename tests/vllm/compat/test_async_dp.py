@@ -76,7 +76,13 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, object
 
     for name in ("EngineCoreProc", "DPEngineCoreProc"):
         monkeypatch.setattr(core, name, kind(name))
-    for name in ("decorate_logs", "set_process_title", "maybe_init_worker_tracer", "configure_logging"):
+    for name in (
+        "decorate_logs",
+        "set_process_title",
+        "maybe_init_worker_tracer",
+        "configure_logging",
+        "start_watch_dog",
+    ):
         if hasattr(core, name):
             monkeypatch.setattr(core, name, lambda *_, **__: None)
     return made
