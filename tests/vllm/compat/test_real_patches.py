@@ -128,6 +128,28 @@ def test_a_bad_section_stops_before_the_native(recorded: Recorder, section: obje
     assert recorded.calls == []
 
 
+@pytest.mark.parametrize("entry", [entry for entry in HERE if entry.pins], ids=lambda entry: entry.target)
+def test_a_target_edited_by_hand_is_refused_with_both_hashes_only_with_afd(
+    entry: Patch, recorded: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install.uninstall()
+    read, name = Tree.read, entry.qualname.rpartition(".")[2]
+
+    def edited(tree: Tree, module: str) -> str | None:
+        text = read(tree, module)
+        return text.replace(f"def {name}(", f"def {name} (") if text and module == entry.module else text
+
+    monkeypatch.setattr(Tree, "read", edited)
+    install.install(registry.declared())
+    assert engine_args({}).create_engine_config() == "native result"
+    with pytest.raises(RuntimeError, match=r"^AFD is configured but [^\n]*--against WHEEL[^\n]*\.$") as caught:
+        engine_args({"afd": {"role": "ffn"}}).create_engine_config()
+    said, kind = str(caught.value), entry.pin(installed_version() or "").partition(":")[0]
+    assert said.count(f"{kind}:") == 2
+    assert entry.target in said
+    assert entry.pin(installed_version() or "") in said
+
+
 def test_an_untested_vllm_is_refused_only_with_afd(recorded: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     install.uninstall()
     monkeypatch.setattr(install, "installed_version", lambda: "0.99.0")
