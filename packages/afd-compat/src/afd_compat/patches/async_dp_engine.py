@@ -63,7 +63,10 @@ def run_alone(native: Native, *args: object, **kwargs: object) -> object:
 
 
 def start_engine(*args: object, **kwargs: object) -> None:
-    """The target of an engine's process: a pickled native one would reach a spawned child before any patch does."""
+    """The target of an engine's process: a pickled native one would reach a spawned child before any patch does.
+
+    A headless server starts engines without a launch; those have the patch under fork, and spawned ones do not.
+    """
     from afd_compat.install import install
     from afd_compat.registry import declared
 

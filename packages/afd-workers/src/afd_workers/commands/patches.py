@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,7 +44,8 @@ def run(options: argparse.Namespace, _rest: tuple[str, ...]) -> int:
         sys.stdout.write(report.markdown(report.rows(patches)))
         return 0
     rows = report.against(patches, Tree())
-    sys.stdout.write(f"{report.text(rows)}\nvLLM {Tree().vllm_version() or 'is not installed'}\n")
+    shown = [replace(row, state=row.state or "fits") for row in rows]
+    sys.stdout.write(f"{report.text(shown)}\nvLLM {Tree().vllm_version() or 'is not installed'}\n")
     return 1 if any(row.state and row.how != "planned" for row in rows) else 0
 
 
