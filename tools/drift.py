@@ -63,8 +63,14 @@ def history(trees: Sequence[Path]) -> str:
 
 
 #: What happened to the text; rows that are planned are left out, since their text is often in another package.
-SHORT = {"same": "same", "signature same, body changed": "body changed", "broken": "**signature**", "gone": "absent",
-         "new": "new"}  # fmt: skip
+SHORT = {
+    "same": "same",
+    "signature same, body changed": "body changed",
+    "signature changed as pinned": "**signature**",
+    "broken": "**signature**",
+    "gone": "absent",
+    "new": "new",
+}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,14 @@ def test_a_text_that_is_pinned_for_its_version_fits(make: Make) -> None:
     assert not unpinned.fits
     assert unpinned.note == "no pin for this version, but the text of 0.31"
     assert compare_patch(entry, new, old).note == "no pin for this version"
+
+
+def test_a_signature_that_is_pinned_for_its_version_fits(make: Make) -> None:
+    pins = {"0.30": fingerprint(TEXT, "wrapped", "sig"), "0.31": fingerprint(SIGNATURE, "wrapped", "sig")}
+    entry = replace(wrap("sig"), pins=tuple((minor, str(pin)) for minor, pin in pins.items()))
+    change = compare_patch(entry, make("0.30.0"), make("0.31.0", SIGNATURE))
+    assert (change.verdict, change.fits) == ("signature changed as pinned", True)
+    assert "+def wrapped(a, b=2):" in change.diff
 
 
 def test_rows_without_a_body_of_ours(make: Make) -> None:

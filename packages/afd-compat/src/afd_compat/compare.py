@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from afd_compat.declaration import Patch
     from afd_compat.snapshot import Snapshot
 
-Verdict = Literal["same", "signature same, body changed", "broken", "gone", "new", "not there yet"]
+Verdict = Literal[
+    "same", "signature same, body changed", "signature changed as pinned", "broken", "gone", "new", "not there yet"
+]
 KINDS: Final[tuple[Kind, ...]] = ("sig", "body")
 
 
@@ -87,7 +89,9 @@ def _verdict(
         return "signature same, body changed" if pinned else "broken"
     if then["body"] == now["body"]:
         return "same"
-    return "signature same, body changed" if then["sig"] == now["sig"] else "broken"
+    if then["sig"] == now["sig"]:
+        return "signature same, body changed"
+    return "signature changed as pinned" if pinned else "broken"
 
 
 def difference(then: str | None, now: str | None) -> str:
