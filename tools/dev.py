@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 HATCH = "hatch>=1.16,<1.19"
 OLDEST, TOO_NEW = (3, 11), (3, 15)
 CPU = "cpu.0.30.0"
+NEWEST = "cpu.0.32.0"
 SUITES = {"bare": ("tests/bare",), CPU: ("tests/torch", "tests/vllm", "tests/e2e")}
 INSTALLED = ("name", "version", "dependencies", "scripts", "entry-points")
 NO_TESTS = 5  # pytest's exit status when a selection matches nothing
@@ -35,9 +36,10 @@ COMMANDS = {
     "test": "run every suite that needs no accelerator; further arguments go to pytest",
     "lint": "ruff and the import rules",
     "types": "mypy",
-    "all": "lint, types, test",
+    "smoke": "the same in short on the newest vLLM that has a CPU build",
+    "all": "lint, types, test, smoke",
 }
-TAKES = {CPU: "4 to 9 minutes, 4 GB"}
+TAKES = {CPU: "4 to 9 minutes, 4 GB", NEWEST: "4 to 9 minutes, 4 GB"}
 
 
 class Failed(Exception):
@@ -203,6 +205,8 @@ def carry_out(command: str, arguments: list[str], took: dict[str, float]) -> Non
         check("types", "types", arguments, took)
     if command in ("test", "all"):
         test(arguments, took)
+    if command in ("smoke", "all"):
+        check(NEWEST, "smoke", arguments, took)
     if command == "demo":
         check(CPU, "demo", arguments, took)
 

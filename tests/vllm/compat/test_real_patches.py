@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from afd_compat.declaration import Patch
 
 
+HERE = [entry for entry in registry.declared() if entry.how != "planned"]  # what is planned is for other vLLMs too
+
+
 class Recorder:
     """Stands for `create_engine_config`: keeps what it was called with."""
 
@@ -57,12 +60,12 @@ def engine_args(additional_config: object) -> arg_utils.EngineArgs:
     return made
 
 
-@pytest.mark.parametrize("entry", registry.declared(), ids=lambda entry: entry.target)
+@pytest.mark.parametrize("entry", HERE, ids=lambda entry: entry.target)
 def test_every_entry_fits_the_installed_text(entry: Patch) -> None:
     assert inspect_patch(entry, Tree(), installed_version()).problem == ""
 
 
-@pytest.mark.parametrize("entry", registry.declared(), ids=lambda entry: entry.target)
+@pytest.mark.parametrize("entry", HERE, ids=lambda entry: entry.target)
 def test_every_target_is_what_vllm_really_defines(entry: Patch) -> None:
     assert find_slot(importlib.import_module(entry.module), entry.qualname).get() is not MISSING
 
@@ -125,6 +128,28 @@ def test_a_bad_section_stops_before_the_native(recorded: Recorder, section: obje
     assert recorded.calls == []
 
 
+@pytest.mark.parametrize("entry", [entry for entry in HERE if entry.pins], ids=lambda entry: entry.target)
+def test_a_target_edited_by_hand_is_refused_with_both_hashes_only_with_afd(
+    entry: Patch, recorded: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install.uninstall()
+    read, name = Tree.read, entry.qualname.rpartition(".")[2]
+
+    def edited(tree: Tree, module: str) -> str | None:
+        text = read(tree, module)
+        return text.replace(f"def {name}(", f"def {name} (") if text and module == entry.module else text
+
+    monkeypatch.setattr(Tree, "read", edited)
+    install.install(registry.declared())
+    assert engine_args({}).create_engine_config() == "native result"
+    with pytest.raises(RuntimeError, match=r"^AFD is configured but [^\n]*--against WHEEL[^\n]*\.$") as caught:
+        engine_args({"afd": {"role": "ffn"}}).create_engine_config()
+    said, kind = str(caught.value), entry.pin(installed_version() or "").partition(":")[0]
+    assert said.count(f"{kind}:") == 2
+    assert entry.target in said
+    assert entry.pin(installed_version() or "") in said
+
+
 def test_an_untested_vllm_is_refused_only_with_afd(recorded: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     install.uninstall()
     monkeypatch.setattr(install, "installed_version", lambda: "0.99.0")
@@ -133,8 +158,11 @@ def test_an_untested_vllm_is_refused_only_with_afd(recorded: Recorder, monkeypat
     with pytest.raises(RuntimeError, match=r"^AFD is configured but [^\n]*0\.99\.0[^\n]*--against WHEEL[^\n]*\.$"):
         engine_args({"afd": {"role": "ffn"}}).create_engine_config()
     assert len(recorded.calls) == 1
-    targets = [entry.target for entry in registry.declared() if entry.how != "seam"]
-    assert choose_role.target in targets
+    targets = [entry.target for entry in HERE if entry.function is not None]
+    monkeypatch.setenv("AFD_ALLOW_DRIFT", ",".join(targets[1:]))
+    install.uninstall()
+    with pytest.raises(RuntimeError, match=targets[0].replace(".", r"\.")):
+        install.install(registry.declared()).require()
     monkeypatch.setenv("AFD_ALLOW_DRIFT", ",".join(targets))
     install.uninstall()
     install.install(registry.declared()).require()

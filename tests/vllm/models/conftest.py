@@ -22,8 +22,12 @@ def distributed() -> Iterator[None]:
 
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     torch.set_num_threads(1)
+    # vLLM's loader frees device memory since 0.32; on a CPU it is the worker that makes this a no-op.
+    empty_cache = torch.accelerator.empty_cache
+    torch.accelerator.empty_cache = lambda: None
     with set_current_vllm_config(VllmConfig()):
         init_distributed_environment(1, 0, f"tcp://127.0.0.1:{get_open_port()}", 0, "gloo")
         ensure_model_parallel_initialized(1, 1)
     yield
+    torch.accelerator.empty_cache = empty_cache
     cleanup_dist_env_and_memory()

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from afd_compat.slot import MISSING, Slot, find_slot, holders
-from afd_compat.wrapper import wrap_value
+from afd_compat.wrapper import Fits, wrap_value
 
 if TYPE_CHECKING:
     from afd_compat.declaration import Patch
@@ -42,9 +42,10 @@ class Applied:
         self.home.put(self.native)
 
 
-def apply(patch: Patch) -> Applied:
+def apply(patch: Patch, fits: Fits = lambda: True) -> Applied:
     """Put `patch` in place in its module, which is imported already, and in all holders.
 
+    `fits` says whether ours may run, asked when the patch is active in a call.
     Raises LookupError or TypeError, and changes nothing, where the target is not what was declared.
     """
     home = find_slot(sys.modules[patch.module], patch.qualname)
@@ -57,6 +58,6 @@ def apply(patch: Patch) -> Applied:
         raise LookupError(f"{patch.target} was expected to be defined there, but it is not")
     else:
         found = holders(native, home) if isinstance(home.owner, ModuleType) else ()
-        applied = Applied(patch, home, native, wrap_value(patch, native), found)
+        applied = Applied(patch, home, native, wrap_value(patch, native, fits), found)
     applied.again()
     return applied

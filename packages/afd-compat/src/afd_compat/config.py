@@ -157,6 +157,17 @@ def is_configured(additional_config: object) -> bool:
     return getattr(additional_config, "afd", None) is not None
 
 
+def is_async(additional_config: object, role: Role | None = None) -> bool:
+    """Whether the "afd" section asks for `async_dp`, on `role` if that is given; nothing else of it is checked.
+
+    Cheap enough for every forward pass, where the section has been parsed long before.
+    """
+    section = additional_config.get("afd") if isinstance(additional_config, Mapping) else None
+    if not isinstance(section, Mapping) or section.get("async_dp", section.get("async")) is not True:
+        return False
+    return role is None or section.get("role", section.get("afd_role")) == role
+
+
 def _secret(section: Section, env: Mapping[str, str]) -> str | None:
     """The section's secret or else the environment's, held to the same rule: a stray newline would never match."""
     if section.has("secret"):

@@ -11,7 +11,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 Native = Callable[..., object]
-How = Literal["wrap", "replace", "add", "seam"]
+How = Literal["wrap", "replace", "add", "seam", "planned"]
 When = Literal["import", "scoped"]
 Process = Literal["api", "engine", "worker"]
 
@@ -25,8 +25,8 @@ class Patch:
     """One changed function of someone else: what, on which versions, how, when, where and to what effect.
 
     `pins` holds (minor version, fingerprint) pairs; the minor "" stands for every version in range.
-    `function` is None only for a seam. A guard is put in place on versions that were not tested too, since
-    its first act is `require()`.
+    `function` is None only for a seam and for what is planned, which has no body yet. A guard is put in place on
+    versions that were not tested too, since its first act is `require()`.
     """
 
     target: str
@@ -55,7 +55,7 @@ class Patch:
     @property
     def condition(self) -> str:
         """The first line of the docstring of `active`, for the table."""
-        if self.how == "seam":
+        if self.function is None:
             return "-"
         if self.active is None:
             return "inside its scope" if self.when == "scoped" else "always"
@@ -89,8 +89,8 @@ def patch(
 
     A wrap is called as `function(native, *args)`, a replace or an add as `function(*args)`, whenever
     `active(*args)` is true; otherwise the native runs alone. `vllm` needs an upper bound. `pin` is "sig:…"
-    or "body:…", or a mapping from minor version ("0.30") to one. Raises ValueError for a declaration that
-    does not say what it must.
+    or "body:…", or a mapping from minor version ("0.30") to one; a wrap that relies on what happens inside
+    the native pins bodies. Raises ValueError for a declaration that does not say what it must.
     """
     pins = tuple(sorted(pin.items())) if isinstance(pin, Mapping) else ((_ANY, pin),) if pin else ()
     _check(target, vllm, pins)
@@ -116,6 +116,12 @@ def seam(target: str, *, vllm: str, native: str, processes: tuple[Process, ...],
     if not native:
         raise ValueError(f"The seam entry of {target} must name vLLM's seam, but it is empty; pass native=.")
     return Patch(target, vllm, "seam", "import", processes, effect, until="", seam=native)
+
+
+def planned(target: str, *, processes: tuple[Process, ...], effect: str, until: str) -> Patch:
+    """Declare a patch that has no body in this version, so that tables say so; nothing of it is ever installed."""
+    _check(target, "<0", ())
+    return Patch(target, "", "planned", "import", processes, effect, until)
 
 
 def _check(target: str, vllm: str, pins: tuple[tuple[str, str], ...]) -> None:

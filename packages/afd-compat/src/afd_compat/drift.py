@@ -10,7 +10,7 @@ from afd_compat.fingerprint import Kind, fingerprint
 from afd_compat.version import is_version
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from afd_compat.declaration import Patch
     from afd_compat.source import Tree
@@ -25,11 +25,15 @@ class DriftError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found for one patch: a `problem`, or "", and whether the user `allowed` it."""
+    """What was found for one patch: a `problem`, or "", and whether the user `allowed` it.
+
+    untested: the problem is only that this version is outside the patch's range.
+    """
 
     patch: Patch
     problem: str = ""
     allowed: bool = False
+    untested: bool = False
 
     @property
     def blocks(self) -> bool:
@@ -57,6 +61,7 @@ def inspect_patch(patch: Patch, tree: Tree, version: str | None, allowed: frozen
         return Finding(patch, f"{where} does not exist in vLLM {version}")
     if not patch.covers(version):
         problem = f"{where} was not tested with vLLM {version}"
+        return Finding(patch, problem, allowed=patch.target in allowed, untested=True)
     elif patch.pins and not expected:
         problem = f"{where} has no pin for vLLM {version}"
     elif expected and actual != expected:
@@ -64,6 +69,19 @@ def inspect_patch(patch: Patch, tree: Tree, version: str | None, allowed: frozen
     else:
         return Finding(patch)
     return Finding(patch, problem, allowed=patch.target in allowed)
+
+
+def problems(findings: Iterable[Finding], version: str | None) -> list[str]:
+    """What blocks: each problem, but an untested version once for all targets with the same range."""
+    found = [finding for finding in findings if finding.blocks]
+    ranges: dict[str, list[str]] = {}
+    for finding in found:
+        if finding.untested:
+            ranges.setdefault(finding.patch.vllm, []).append(finding.patch.target)
+    return [
+        *(f"it is {version}, and {tested} was tested ({', '.join(names)})" for tested, names in ranges.items()),
+        *(finding.problem for finding in found if not finding.untested),
+    ]
 
 
 def allowed_targets(env: Mapping[str, str] = os.environ) -> frozenset[str]:

@@ -23,13 +23,21 @@ def fingerprint(text: str, qualname: str, kind: Kind) -> str | None:
     for text that this Python cannot parse.
     """
     cleaned = cleaned_source(text, qualname, kind)
-    return None if cleaned is None else f"{kind}:{hashlib.sha256(cleaned.encode()).hexdigest()[:16]}"
+    return None if cleaned is None else digest(cleaned, kind)
 
 
-def cleaned_source(text: str, qualname: str, kind: Kind) -> str | None:
-    """The text that is hashed: no comments, docstrings, blank lines, trailing space or outer indentation."""
+def digest(cleaned: str, kind: Kind) -> str:
+    """The fingerprint of text that `cleaned_source` gave."""
+    return f"{kind}:{hashlib.sha256(cleaned.encode()).hexdigest()[:16]}"
+
+
+def cleaned_source(text: str, qualname: str, kind: Kind, parsed: ast.Module | None = None) -> str | None:
+    """The text that is hashed: no comments, docstrings, blank lines, trailing space or outer indentation.
+
+    `parsed` is the text's own tree, for callers that ask for several names of one long text.
+    """
     lines = io.StringIO(text).readlines()  # `str.splitlines` also splits at form feeds, `ast` does not
-    found = list(_definitions(ast.parse(text), qualname.split(".")))
+    found = list(_definitions(parsed or ast.parse(text), qualname.split(".")))
     return "\n".join(_clean(lines, node, kind) for node in found) if found else None
 
 

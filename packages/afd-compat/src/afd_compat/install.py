@@ -8,9 +8,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from afd_compat.applied import Applied, apply
-from afd_compat.drift import ALLOW, DriftError, Finding, allowed_targets, inspect_patch, sentence
+from afd_compat.drift import ALLOW, DriftError, Finding, allowed_targets, inspect_patch, problems, sentence
 from afd_compat.source import Tree
-from afd_compat.version import installed_version
+from afd_compat.version import installed_version, is_version
 from afd_compat.watch import ImportWatch
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ logger = logging.getLogger("afd.compat")
 class Installation:
     """The patches of this process; it tells its problems to those who ask, and only AFD does.
 
-    Guards and scoped patches are compared with vLLM only when asked: reading the text costs tens of
-    milliseconds, which a vLLM without AFD need not pay.
+    At first only versions are compared. The text is when somebody asks or a patch is first active in a call:
+    reading it costs a tenth of a second, which a vLLM without AFD need not pay.
     """
 
     def __init__(self, patches: tuple[Patch, ...]) -> None:
@@ -37,37 +37,41 @@ class Installation:
         self._late: dict[str, str] = {}
         self._warned = False
         self._watch = ImportWatch()
-        eager = [patch for patch in patches if patch.when == "import" and patch.how != "seam"]
-        self._early = {patch.target: self._inspect(patch) for patch in eager if not patch.guard}
-        blocked = any(finding.blocks for finding in self._early.values())
+        eager = [patch for patch in patches if patch.when == "import" and patch.function is not None]
+        fits = all(patch.guard or self._may_fit(patch) for patch in eager)
         for patch in eager:
-            if patch.guard or not blocked:
+            if patch.guard or fits:
                 self._place(patch)
 
     @functools.cached_property
     def findings(self) -> tuple[Finding, ...]:
-        """What the text of the installed vLLM says about each patch, seams left out."""
-        real = [patch for patch in self.patches if patch.how != "seam"]
-        return tuple(self._early.get(patch.target) or self._inspect(patch) for patch in real)
+        """What the text of the installed vLLM says about each patch that has a body."""
+        real = [patch for patch in self.patches if patch.function is not None]
+        tree = Tree()
+        return tuple(inspect_patch(patch, tree, self.version, self._allowed) for patch in real)
 
     def problems(self) -> list[str]:
         """What stops AFD from running on this vLLM; empty if nothing does."""
-        return [*(finding.problem for finding in self.findings if finding.blocks), *self._late.values()]
+        return [*problems(self.findings, self.version), *self._late.values()]
+
+    def accepted(self) -> list[str]:
+        """What does not fit and the user accepts."""
+        return [finding.problem for finding in self.findings if finding.problem and finding.allowed]
 
     def require(self) -> None:
         """Raise DriftError with one sentence unless every patch fits; log accepted drift."""
-        problems = self.problems()
-        if problems:
-            raise DriftError(sentence(problems))
-        accepted = [finding.problem for finding in self.findings if finding.problem]
+        found = self.problems()
+        if found:
+            raise DriftError(sentence(found))
+        accepted = self.accepted()
         if accepted and not self._warned:
             self._warned = True
             logger.warning("%s accepts: %s.", ALLOW, "; ".join(accepted))
 
     def state(self, patch: Patch) -> str:
-        """One of "seam", "scoped", "in place", "waits for import" and "not installed"."""
-        if patch.how == "seam":
-            return "seam"
+        """One of "seam", "not there yet", "scoped", "in place", "waits for import" and "not installed"."""
+        if patch.function is None:
+            return "seam" if patch.how == "seam" else "not there yet"
         if patch.when == "scoped":
             return "scoped"
         if patch.target in self._applied:
@@ -86,8 +90,21 @@ class Installation:
         while self._applied:
             self._applied.popitem()[1].undo()
 
-    def _inspect(self, patch: Patch) -> Finding:
-        return inspect_patch(patch, Tree(), self.version, self._allowed)
+    def _may_fit(self, patch: Patch) -> bool:
+        """Whether `patch` can be put in place: by the version alone, but by the text for an addition, which is
+        in effect at once."""
+        if patch.how == "add":
+            return not inspect_patch(patch, Tree(), self.version, self._allowed).blocks
+        if self.version is None or not is_version(self.version):
+            return False
+        return patch.covers(self.version) or patch.target in self._allowed
+
+    @functools.cached_property
+    def _text_fits(self) -> bool:
+        return not any(finding.blocks for finding in self.findings)
+
+    def _fits(self) -> bool:
+        return self._text_fits and not self._late
 
     def _place(self, patch: Patch) -> None:
         """Apply `patch` now or, where its module is not there yet, when that has been imported."""
@@ -96,7 +113,7 @@ class Installation:
             self._watch.after(patch.module, lambda: self._arrived(patch.module))
         elif patch.guard or not self._late:
             try:
-                self._applied[patch.target] = apply(patch)
+                self._applied[patch.target] = apply(patch) if patch.guard else apply(patch, self._fits)
             except (LookupError, TypeError) as error:
                 self._fail(patch, str(error))
 
@@ -159,6 +176,8 @@ def refuse_duplicates(patches: Iterable[Patch]) -> None:
     """Raise ValueError where two declarations have one target: the order would decide which one wins."""
     seen: set[str] = set()
     for patch in patches:
+        if patch.how == "planned":
+            continue
         if patch.target in seen:
             raise ValueError(f"Every target must be patched once, but {patch.target} is declared twice; remove one.")
         seen.add(patch.target)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import importlib
+from typing import TYPE_CHECKING, Protocol, cast
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -21,11 +22,14 @@ class RolePolicy(Protocol):
         """Check and complete the configuration that vLLM built from what `prepare` returned."""
 
 
-_policy: RolePolicy | None = None
+_policy: RolePolicy | str | None = None
 
 
-def use(policy: RolePolicy) -> None:
-    """Make `policy` the one of this process; the last call wins."""
+def use(policy: RolePolicy | str) -> None:
+    """Make `policy` the one of this process; the last call wins.
+
+    A string "module:name" names what makes it; nothing is imported before somebody asks for it.
+    """
     global _policy
     _policy = policy
 
@@ -37,4 +41,8 @@ def current() -> RolePolicy:
             "AFD is configured but nothing decides what its roles run; install afd-workers and let vLLM load "
             "the plugin 'afd'."
         )
+    if isinstance(_policy, str):
+        module, _, name = _policy.partition(":")
+        use(cast("RolePolicy", getattr(importlib.import_module(module), name)()))
+        return current()
     return _policy

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import pkgutil
 from types import ModuleType
 from typing import Final
 
+from afd_compat import patches
 from afd_compat.declaration import Patch
 
 GROUP: Final = "afd.patches"
-MODULES: Final = (
-    "afd_compat.patches.config_validation",
-    "afd_compat.patches.engine_core",
-    "afd_compat.patches.gpu_mrv2_ubatching",
-)
 
 
 def declared() -> tuple[Patch, ...]:
@@ -23,11 +20,22 @@ def declared() -> tuple[Patch, ...]:
     An entry point names a module; its module-level `Patch` objects count. Raises TypeError for one that names
     something else.
     """
-    modules = [importlib.import_module(name) for name in MODULES]
-    for point in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda point: point.name):
+    names = sorted(info.name for info in pkgutil.iter_modules(patches.__path__))
+    modules = [importlib.import_module(f"{patches.__name__}.{name}") for name in names]
+    for point in _points():
         module = point.load()
         if not isinstance(module, ModuleType):
             raise TypeError(f"Entry point {point.name!r} of {GROUP} must name a module, but it is {point.value!r}.")
         modules.append(module)
     found = [value for module in modules for value in vars(module).values() if isinstance(value, Patch)]
     return tuple(dict.fromkeys(found))
+
+
+def _points() -> list[importlib.metadata.EntryPoint]:
+    """The entry points of our group by name; each vLLM process pays for this, so only files that name it are parsed."""
+    found: dict[str, importlib.metadata.EntryPoint] = {}
+    for distribution in importlib.metadata.distributions():
+        if f"[{GROUP}]" in (distribution.read_text("entry_points.txt") or ""):
+            for point in distribution.entry_points.select(group=GROUP):
+                found.setdefault(point.name, point)  # the first on the path is the one that is imported
+    return [found[name] for name in sorted(found)]

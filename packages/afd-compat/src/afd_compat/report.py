@@ -54,7 +54,10 @@ def rows(patches: Iterable[Patch], installation: Installation | None = None) -> 
 def against(patches: Iterable[Patch], tree: Tree) -> list[Row]:
     """One row per declaration whose state says whether it fits the vLLM in `tree`; "" means that it does."""
     version = tree.vllm_version()
-    return [_row(patch, None, inspect_patch(patch, tree, version).problem) for patch in patches]
+    return [
+        _row(patch, None, "not there yet" if patch.how == "planned" else inspect_patch(patch, tree, version).problem)
+        for patch in patches
+    ]
 
 
 def text(table: Sequence[Row]) -> str:
@@ -78,9 +81,9 @@ def markdown(table: Sequence[Row]) -> str:
 def _row(patch: Patch, installation: Installation | None, state: str = "") -> Row:
     return Row(
         target=patch.target,
-        vllm=patch.vllm,
+        vllm=patch.vllm or "-",
         how=f"seam: {patch.seam}" if patch.seam else patch.how,
-        when="-" if patch.seam else patch.when,
+        when=patch.when if patch.function else "-",
         processes=", ".join(patch.processes),
         active=patch.condition,
         effect=patch.effect,

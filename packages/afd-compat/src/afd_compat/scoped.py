@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from afd_compat.applied import Applied, apply
-from afd_compat.drift import DriftError, allowed_targets, inspect_patch, sentence
+from afd_compat.drift import DriftError, allowed_targets, inspect_patch, problems, sentence
 from afd_compat.source import Tree
 from afd_compat.version import installed_version
 
@@ -35,9 +35,9 @@ class Scope:
                 raise ValueError(f"A scoped patch was expected, but {patch.target} is not; declare it when='scoped'.")
         version, allowed = installed_version(), allowed_targets()
         findings = [inspect_patch(patch, Tree(), version, allowed) for patch in patches]
-        problems = [finding.problem for finding in findings if finding.blocks]
-        if problems:
-            raise DriftError(sentence(problems))
+        found = problems(findings, version)
+        if found:
+            raise DriftError(sentence(found))
         self._patches = patches
         self._applied: list[Applied] = []
         self._modules = 0

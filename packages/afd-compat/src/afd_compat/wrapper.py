@@ -9,37 +9,39 @@ from typing import cast
 
 from afd_compat.declaration import Native, Patch
 
+Fits = Callable[[], bool]
 _Choose = Callable[[tuple[object, ...], dict[str, object]], Native]
 
 
-def wrap_value(patch: Patch, raw: object) -> object:
+def wrap_value(patch: Patch, raw: object, fits: Fits) -> object:
     """What to put in the place of `raw`, the value in the target's namespace: the same kind of descriptor.
 
-    Raises TypeError for a value that is no function, method or property.
+    `fits` is asked in calls for which the patch is active; where it says no, the native runs alone. Raises
+    TypeError for a value that is no function, method or property.
     """
     if isinstance(raw, staticmethod):
-        return staticmethod(_wrap(patch, raw.__func__))
+        return staticmethod(_wrap(patch, raw.__func__, fits))
     if isinstance(raw, classmethod):
-        return classmethod(_wrap(patch, raw.__func__))
+        return classmethod(_wrap(patch, raw.__func__, fits))
     if isinstance(raw, property) and raw.fget is not None:
-        return property(_wrap(patch, raw.fget), raw.fset, raw.fdel, raw.__doc__)
+        return property(_wrap(patch, raw.fget, fits), raw.fset, raw.fdel, raw.__doc__)
     if isinstance(raw, functools.cached_property):
-        cached = functools.cached_property(_wrap(patch, raw.func))
+        cached = functools.cached_property(_wrap(patch, raw.func, fits))
         cached.__set_name__(object, raw.attrname or raw.func.__name__)
         return cached
     if inspect.isroutine(raw):
-        return _wrap(patch, raw)
+        return _wrap(patch, raw, fits)
     raise TypeError(f"A function, method or property was expected at {patch.target}, but it is a {type(raw).__name__}")
 
 
-def _wrap(patch: Patch, native: Native) -> Native:
+def _wrap(patch: Patch, native: Native, fits: Fits) -> Native:
     """A wrapper of the native's own kind: callers ask `inspect` whether it is a coroutine or a generator."""
-    assert patch.function is not None, "a seam is never installed"
+    assert patch.function is not None, "a row without a body is never installed"
     replacement, active = patch.function, patch.active
     ours = functools.partial(replacement, native) if patch.how == "wrap" else replacement
 
     def choose(args: tuple[object, ...], kwargs: dict[str, object]) -> Native:
-        return ours if active is None or active(*args, **kwargs) else native
+        return ours if (active is None or active(*args, **kwargs)) and fits() else native
 
     if inspect.iscoroutinefunction(native):
         return _coroutine(native, choose)

@@ -6,7 +6,6 @@ from __future__ import annotations
 def register() -> None:
     """Called by vLLM in each of its processes, possibly twice; without an "afd" section nothing of ours runs later."""
     from afd_compat import install, policy, registry
-    from afd_workers.policy import Roles
 
-    policy.use(Roles())
+    policy.use("afd_workers.policy:Roles")
     install.install(registry.declared())

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _ACCEPTED: Final = "deepep_low_latency"
 
 
-def configured(engine_args: EngineArgs, *_: object, **__: object) -> bool:
+def configured(engine_args: object = None, *_: object, **__: object) -> bool:
     """`additional_config` has "afd"."""
     return is_configured(getattr(engine_args, "additional_config", None))
 

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from typing import Final
 
-TESTED: Final = ">=0.30,<0.31"
+TESTED: Final = ">=0.30,<0.34"

@@ -9,5 +9,5 @@ MODEL = MoE(
     attention=("DeepseekAttention", "DeepseekV2Attention", "DeepseekV2MLAAttention"),
     experts="FusedMoEFactory",
     dense=("DeepseekV2MLP",),
-    vllm=">=0.30,<0.31",
+    vllm=">=0.30,<0.34",
 )

@@ -8,5 +8,5 @@ MODEL = MoE(
     attention=("Qwen3MoeAttention",),
     experts="FusedMoEFactory",
     dense=("Qwen3MoeMLP",),
-    vllm=">=0.30,<0.31",
+    vllm=">=0.30,<0.34",
 )
