@@ -24,11 +24,11 @@ def configured(engine_args: object = None, *_: object, **__: object) -> bool:
     return is_configured(getattr(engine_args, "additional_config", None))
 
 
-def overlapping(vllm_config: VllmConfig, *_: object, **__: object) -> bool:
+def overlapping(vllm_config: object = None, *_: object, **__: object) -> bool:
     """`additional_config` has "afd" and microbatching is on."""
-    if not is_configured(vllm_config.additional_config):
+    if not is_configured(getattr(vllm_config, "additional_config", None)):
         return False
-    return bool(vllm_config.parallel_config.use_ubatching)
+    return bool(cast("VllmConfig", vllm_config).parallel_config.use_ubatching)
 
 
 @patch(
