@@ -94,6 +94,8 @@ def _run(rank: int, store: Path, role: str, words: Connection) -> None:
         lead = Lead(group, 0, compute, watch)
         with lead.leading():
             _lead(lead, role)
+    if watch.lost(0):
+        time.sleep(WAIT_S)  # the watch's thread is about to end this process, which lives no longer than this one
 
 
 def _lead(lead: Lead, role: str) -> None:

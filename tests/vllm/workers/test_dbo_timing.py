@@ -21,6 +21,18 @@ EACH = 1.0  # milliseconds per 64 rows of a stage, plus FLOOR: what an FFN role 
 FLOOR = 4.0
 
 
+def mixed(ids: torch.Tensor) -> bool:
+    """Whether the rows go to more experts than a few."""
+    return len(ids.unique()) > len(ids) / 4
+
+
+class Model(torch.nn.Module):
+    """Sees what it is called with."""
+
+    def forward(self, *, input_ids: torch.Tensor) -> None:
+        assert mixed(input_ids)
+
+
 class Runner:
     """A model runner whose steps take as long as attention and FFN would, by a clock of its own."""
 
@@ -38,8 +50,11 @@ class Runner:
             for count in (1, 2)[: 2 if rows >= 32 else 1]
         ]
         self.cudagraph_manager = SimpleNamespace(graphs=dict.fromkeys(graphs), run_fullgraph=self.replay)
+        self.vllm_config.model_config = SimpleNamespace(get_vocab_size=lambda: 50000)
+        self.model, self.input_buffers = Model(), SimpleNamespace(input_ids=torch.zeros(4096, dtype=torch.int32))
 
     def replay(self, desc: BatchExecutionDescriptor) -> None:
+        assert mixed(self.input_buffers.input_ids[: desc.num_tokens])
         self.take(desc.num_tokens, desc.num_ubatches > 1)
 
     def take(self, rows: int, split: bool) -> None:
@@ -49,6 +64,7 @@ class Runner:
     def _dummy_run(self, rows: int, *, uniform_decode: bool, context_len: int) -> None:
         parallel = self.vllm_config.parallel_config
         threshold = parallel.dbo_decode_token_threshold if uniform_decode else parallel.dbo_prefill_token_threshold
+        self.model(input_ids=torch.zeros(rows, dtype=torch.int32))
         self.context = context_len
         self.steps.append((rows, uniform_decode, rows >= threshold, context_len))
         self.take(rows, rows >= threshold)
@@ -72,7 +88,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[Runner]:
         def elapsed_time(self, other: Event) -> float:
             return other.at - self.at
 
-    monkeypatch.setattr(dbo_timing, "torch", SimpleNamespace(cuda=SimpleNamespace(Event=Event)))
+    monkeypatch.setattr(dbo_timing, "torch", SimpleNamespace(cuda=SimpleNamespace(Event=Event), Tensor=torch.Tensor))
     return runners
 
 
