@@ -15,9 +15,15 @@ DTYPE_CODES = {name: code for code, name in enumerate(DTYPE_BYTES, start=1)}
 DTYPE_NAMES = {code: name for name, code in DTYPE_CODES.items()}
 
 
+_names: dict[object, str] = {}  # of dtypes, because making the words takes longer than the rest of a check
+
+
 def dtype_name(tensor: Tensor) -> str:
     """ "float32" and so on, without importing torch."""
-    return str(tensor.dtype).removeprefix("torch.")
+    name = _names.get(tensor.dtype)
+    if name is None:
+        name = _names[tensor.dtype] = str(tensor.dtype).removeprefix("torch.")
+    return name
 
 
 def router_code(router: Tensor | None) -> int:
@@ -86,8 +92,7 @@ def check_recv(step: Step, layer: int, stage: int, out: Tensor, shape: Shape, pe
 
 
 def _check_tensor(name: str, tensor: Tensor, rows: int, width: int, dtype: str | None) -> None:
-    size = tensor.shape
-    if len(size) != 2 or size[0] != rows or size[1] != width:
-        raise ValueError(f"{name} must be [{rows}, {width}], found {list(size)}.")
-    if dtype is not None and str(tensor.dtype) != f"torch.{dtype}":
+    if tensor.shape != (rows, width):
+        raise ValueError(f"{name} must be [{rows}, {width}], found {list(tensor.shape)}.")
+    if dtype is not None and dtype_name(tensor) != dtype:
         raise ValueError(f"{name} must be {dtype}, found {dtype_name(tensor)}.")
