@@ -35,9 +35,16 @@ def find(what: str, distribution: str) -> Path:
     if not any(WHEELS.glob(pattern)):
         options = ["--no-deps", "--only-binary", ":all:", "-q", "-d", str(WHEELS)]
         command = [sys.executable, "-m", "pip", "download", *options, f"{distribution}=={what}"]
-        if subprocess.run(command, check=False, timeout=DOWNLOAD_S).returncode:
+        try:
+            code = subprocess.run(command, check=False, timeout=DOWNLOAD_S).returncode
+        except subprocess.TimeoutExpired:
+            raise SystemExit(f"pip did not download {distribution}=={what} within {DOWNLOAD_S:g} s.") from None
+        if code:
             raise SystemExit(f"pip could not download {distribution}=={what}; its lines above say why.")
-    return next(WHEELS.glob(pattern))
+    found = next(WHEELS.glob(pattern), None)
+    if found is None:
+        raise SystemExit(f"Expected a whole version such as 0.33.0, found {what}: write it as its wheel is called.")
+    return found
 
 
 def history(trees: Sequence[Path]) -> str:

@@ -265,3 +265,44 @@ def test_neither_vllm_nor_torch_is_imported(make: Make, tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def _wheel(folder: Path, text: bytes, method: int = zipfile.ZIP_STORED) -> Path:
+    found = folder / "vllm-0.30.0-py3-none-any.whl"
+    with zipfile.ZipFile(found, "w", method) as archive:
+        archive.writestr("vllm/_version.py", "__version__ = '0.30.0'\n")
+        archive.writestr("vllm/__init__.py", text)
+    return found
+
+
+def _damaged(folder: Path) -> Path:
+    wheel = _wheel(folder, b"A" * 100)
+    wheel.write_bytes(wheel.read_bytes().replace(b"A" * 100, b"B" * 100))
+    return wheel
+
+
+@pytest.mark.parametrize(
+    ("make", "found"),
+    [
+        (_damaged, "Bad CRC-32"),
+        (lambda folder: _wheel(folder, b"\xff\xfe"), "can't decode"),
+        (lambda folder: _wheel(folder, b" " * (17 << 20), zipfile.ZIP_DEFLATED), "17825792 bytes are no module"),
+    ],
+    ids=["damaged", "no text", "blown up"],
+)
+def test_a_wheel_that_cannot_be_read_is_one_sentence(make: Callable[[Path], Path], found: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=rf"^The text of a module was expected in .*{found}.*get a sound copy\.$"):
+        open_tree(make(tmp_path))
+
+
+def test_text_that_is_nested_too_deeply_is_told_as_no_python(tmp_path: Path) -> None:
+    tree = open_tree(_wheel(tmp_path, b"(" * 100_000 + b")" * 100_000))
+    with pytest.raises(SyntaxError):
+        Snapshot(tree).module("vllm")
+
+
+def test_a_version_that_is_not_whole_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drift, "WHEELS", tmp_path)
+    monkeypatch.setattr(subprocess, "run", lambda *_args, **_options: subprocess.CompletedProcess((), 0))
+    with pytest.raises(SystemExit, match=r"Expected a whole version such as 0\.33\.0, found 0\.34"):
+        drift.find("0.34", "vllm")

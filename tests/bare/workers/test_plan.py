@@ -26,13 +26,16 @@ def section(command: tuple[str, ...]) -> dict[str, object]:
     return config["afd"]
 
 
+DEVICES = {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}
+
+
 def request(topology: str = "1A1F", **changes: object) -> Request:
     values = {"options": ("--dtype", "bfloat16"), **changes}
     return Request("model", Topology.parse(topology), "127.0.0.1", 8000, **values)  # type: ignore[arg-type]
 
 
 def test_roles_differ_in_role_rank_and_http_port_only() -> None:
-    attention, *ffn = split(request("2A3F", section={"timeout_s": 5}), {}, cpu=False)
+    attention, *ffn = split(request("2A3F", section={"timeout_s": 5}), DEVICES, cpu=False)
     assert [server.name for server in (attention, *ffn)] == ["attention", "ffn 0", "ffn 1", "ffn 2"]
     common = {"host": "127.0.0.1", "timeout_s": 5, "num_attention_ranks": 2, "num_ffn_ranks": 3}
     port = section(attention.command)["port"]
@@ -67,7 +70,7 @@ def test_native_gets_no_section() -> None:
 
 
 def test_other_additional_config_goes_to_every_server() -> None:
-    for server in split(request(additional={"mine": 1}), {}, cpu=False):
+    for server in split(request(additional={"mine": 1}), DEVICES, cpu=False):
         assert json.loads(server.command[server.command.index("--additional-config") + 1])["mine"] == 1
 
 
@@ -97,7 +100,9 @@ def test_cpu_attention_gets_a_kv_cache_size_unless_the_user_chose(
 
 
 def test_tls_servers_are_probed_over_tls() -> None:
-    assert split(request(options=("--ssl-certfile", "x")), {}, cpu=False)[1].health.startswith("https://127.0.0.1:")
+    assert split(request(options=("--ssl-certfile", "x")), DEVICES, cpu=False)[1].health.startswith(
+        "https://127.0.0.1:"
+    )
 
 
 @given(st.integers(1, 64))
@@ -198,10 +203,26 @@ def test_a_taken_port_is_refused_before_anything_starts(
     assert "Expected a free port for the API" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--topology", "2A1F"), "needs data_parallel_size=1, found 2: "),
+        (("-tp", "2"), "needs tensor_parallel_size=1, found 2: "),
+        (("--ubatch-size", "4"), "needs ubatch_size=0, found 4: "),
+    ],
+)
+def test_what_servers_on_devices_would_refuse_is_refused_at_once(
+    options: tuple[str, ...], sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("afd_workers.commands.request.on_cpu", lambda: False)
+    assert main(["serve", "m", *options]) == 1
+    assert sentence in capsys.readouterr().err
+
+
 def test_roles_on_devices_tell_nccl_that_they_keep_an_order_unless_the_user_says_otherwise() -> None:
     knob = "NCCL_GRAPH_MIXING_SUPPORT"
-    assert [server.env.get(knob) for server in split(request(), {}, cpu=False)] == ["0", "0"]
-    assert [server.env.get(knob) for server in split(request(), {knob: "1"}, cpu=False)] == ["1", "1"]
+    assert [server.env.get(knob) for server in split(request(), DEVICES, cpu=False)] == ["0", "0"]
+    assert [server.env.get(knob) for server in split(request(), {**DEVICES, knob: "1"}, cpu=False)] == ["1", "1"]
     assert [server.env.get(knob) for server in split(request(), {}, cpu=True)] == [None, None]
     assert knob not in native(request(), {}, cpu=False).env
 

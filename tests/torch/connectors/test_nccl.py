@@ -10,13 +10,17 @@ from dataclasses import replace
 import pytest
 import torch
 
+from afd_connectors.deadline import Deadline
 from afd_connectors.errors import DeadlineExceeded, HandshakeRefused, PeerLost
 from afd_connectors.shape import Shape
 from afd_connectors.step import Mode, Step
 from afd_connectors.stepped import DeviceAttentionPort, Gathered, SteppedFFNPort
 from afd_connectors.testing.free import free_port
 from afd_connectors.testing.group import Group, answer_of, within
-from tests.support.fake_nccl import FakeNccl, FakeP2p
+from afd_connectors.transports.nccl import meeting
+from afd_connectors.transports.nccl.lines import Lines
+from afd_connectors.transports.nccl.link import Issuing
+from tests.support.fake_nccl import FakeDevice, FakeNccl, FakeP2p
 
 LAYERS = 3
 
@@ -335,3 +339,33 @@ def test_an_ffn_rank_makes_its_first_communicator_before_anybody_waits_for_it(de
         group.start_ffn()
         assert within(5, lambda: len(kind.library.aborted) == 1)
         group.forward(group.open_attention(), 1, 3)
+
+
+def test_communicators_that_come_too_late_are_ended() -> None:
+    """Whoever waited for them is gone, so nobody else would."""
+    library, slow = FakeNccl(), threading.Event()
+    native, ended = library.join, []
+
+    def join(ident: bytes, rank: int, ranks: int) -> int:
+        assert slow.wait(10)
+        return native(ident, rank, ranks)
+
+    library.join, library.abort = join, ended.append  # type: ignore[method-assign]
+    issuing = Issuing(library, FakeDevice())  # type: ignore[arg-type]
+    idents = [library.unique_id() for _ in range(2)]
+    with pytest.raises(DeadlineExceeded, match="were not there within"):
+        meeting._join(issuing, idents, 0, Deadline(0.1))
+    slow.set()
+    meeting._join(Issuing(library, FakeDevice()), idents, 1, Deadline(10))  # type: ignore[arg-type]
+    assert within(10, lambda: len(ended) == 2)
+
+
+def test_waits_of_several_threads_are_each_limited() -> None:
+    """One that ends takes the limit from none that goes on."""
+    lines = object.__new__(Lines)
+    lines._awaited = {}
+    with lines.awaiting():
+        with lines.awaiting():
+            assert len(lines._awaited) == 2
+        assert len(lines._awaited) == 1
+    assert not lines._awaited

@@ -16,6 +16,7 @@ from vllm.config import ParallelConfig, VllmConfig
 from vllm.v1.engine import EngineCoreRequestType, core, core_client, utils
 
 from afd_compat import install, registry
+from afd_compat.patches import async_dp_engine
 from afd_compat.patches.async_dp_engine import start_engine
 from afd_compat.patches.async_dp_forward_context import without_dp_metadata
 from afd_compat.slot import Slot, holders
@@ -186,6 +187,18 @@ def test_the_target_of_an_async_engines_process_finds_the_way_into_a_spawned_chi
     pickled = pickle.dumps(start_engine)
     assert b"afd_compat.patches.async_dp_engine" in pickled
     assert pickle.loads(pickled) is start_engine  # noqa: S301
+
+
+def test_a_forked_child_of_a_launch_runs_the_native_engine_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in such a child: the launch is under way in its memory, and its process target is called."""
+    ran: list[object] = []
+    native = staticmethod(ran.append)
+    monkeypatch.setattr(core.EngineCoreProc, "run_engine_core", async_dp_engine._TARGET)
+    monkeypatch.setattr(async_dp_engine, "_replaced", [native])
+    monkeypatch.setattr("afd_compat.install.install", lambda _declared: None)
+    start_engine("engine")
+    assert ran == ["engine"]
+    assert vars(core.EngineCoreProc)["run_engine_core"] is native
 
 
 @contextmanager

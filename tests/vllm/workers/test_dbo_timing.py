@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -100,7 +101,7 @@ def test_steps_are_split_where_the_timings_say_that_it_pays(clock: list[Runner])
     runner = Runner([1, 16, 32, 64, 128, 256, 384, 512])
     clock.append(runner)
     on, checked = On(Config(role="attention")), []
-    on.captured(runner, lambda: checked.append(True))
+    on.captured(runner, nullcontext, lambda: checked.append(True))
     assert checked == [True]
     parallel = runner.vllm_config.parallel_config
     tried = [(rows, split, context) for rows, decode, split, context in runner.steps if decode]
@@ -121,7 +122,7 @@ def test_where_it_always_loses_no_step_is_split(clock: list[Runner]) -> None:
     runner = Runner([1, 2, 4, 8, 32], longest=64)
     clock.append(runner)
     on = On(Config(role="attention"))
-    on.captured(runner, lambda: None)
+    on.captured(runner, nullcontext, lambda: None)
     with on.step(scheduled(10, 20)):
         assert runner.vllm_config.parallel_config.dbo_decode_token_threshold == NEVER
 
@@ -136,7 +137,7 @@ def test_vllms_thresholds_are_taken_where_they_are_asked_for_or_nothing_can_be_t
     if not decode_graphs:
         runner.ubatch_runner = None
         on = On(Config(role="attention"))
-    on.captured(runner, lambda: None)
+    on.captured(runner, nullcontext, lambda: None)
     with on.step(scheduled(10)):
         assert runner.vllm_config.parallel_config.dbo_decode_token_threshold == 32
     assert runner.steps == []
@@ -150,7 +151,7 @@ def test_a_peer_that_was_lost_meanwhile_ends_start_up(clock: list[Runner]) -> No
         raise PeerLost("FFN rank 0 is gone")
 
     with pytest.raises(PeerLost):
-        On(Config(role="attention")).captured(runner, check)
+        On(Config(role="attention")).captured(runner, nullcontext, check)
 
 
 def test_without_microbatching_nothing_of_it_is_there() -> None:
@@ -159,7 +160,7 @@ def test_without_microbatching_nothing_of_it_is_there() -> None:
     exchange = SimpleNamespace()  # would raise if it were split
     found.begin(exchange, torch.device("cpu"))
     with found.building, found.step(scheduled(1)):
-        found.captured(SimpleNamespace(), lambda: None)
+        found.captured(SimpleNamespace(), nullcontext, lambda: None)
     assert type(overlap_of(ubatches.config(), Config(role="attention"))) is On
 
 

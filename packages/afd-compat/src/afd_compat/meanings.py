@@ -15,7 +15,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "num_attention_ranks": "attention ranks of the whole deployment",
     "num_ffn_ranks": "FFN ranks of the whole deployment",
     "compute_gate_on_attention": "compute router logits on attention; not in this version",
-    "connector_extra_config": "options of the connector; `tcp` has `ffn_addresses` (list of host:port) and `gather_ms`",
+    "connector_extra_config": "its options: `ffn_addresses`, `standby_addresses` (lists of host:port), `gather_ms`",
     "timeout_s": "seconds in which a live peer owes an answer",
     "recovery_timeout_s": "seconds for which an exchange is retried against a dead or restarting FFN server",
     "join_timeout_s": "seconds in which attention must have met its FFN servers",

@@ -23,7 +23,7 @@ class Snapshot:
         """Text and syntax tree of a module, None where it is not there. Raises SyntaxError."""
         if name not in self._modules:
             text = self._tree.read(name)
-            self._modules[name] = None if text is None else (text, ast.parse(text))
+            self._modules[name] = None if text is None else (text, _parsed(text))
         return self._modules[name]
 
     def cleaned(self, module: str, qualname: str, kind: Kind) -> str | None:
@@ -38,3 +38,11 @@ class Snapshot:
             return None
         names = [node.name for node in found[1].body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
         return "\n".join(self.cleaned(module, name, "body") or "" for name in dict.fromkeys(names))
+
+
+def _parsed(text: str) -> ast.Module:
+    """Raises SyntaxError also for what is nested too deeply to be a module of anyone."""
+    try:
+        return ast.parse(text)
+    except (MemoryError, RecursionError, ValueError) as error:
+        raise SyntaxError(str(error) or "nested too deeply") from error

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     import zipfile
 
 
+#: Bytes of one module of an archive; vLLM's own are below one percent of it.
+LARGEST = 16 << 20
+
+
 @dataclass(frozen=True, slots=True)
 class Tree:
     """Source text below the folder or wheel `base`, or of what is installed where that is None."""
@@ -26,13 +30,28 @@ class Tree:
             for relative in ([*parents, last, "__init__.py"], [*parents, f"{last}.py"]):
                 file = base.joinpath(*relative)
                 if file.is_file():
-                    return file.read_text(encoding="utf-8")
+                    return _text(file)
         return None
 
     def vllm_version(self) -> str | None:
         """The `__version__` that `vllm/_version.py` states, or None where it states none."""
         stated = re.search(r"^__version__\b[^'\"\n]*['\"]([^'\"\n]+)['\"]", self.read("vllm._version") or "", re.M)
         return stated.group(1) if stated else None
+
+
+def _text(file: Path | zipfile.Path) -> str:
+    """Raises ValueError for what is no text of a module, whatever it was damaged or made for."""
+    try:
+        if isinstance(file, Path):
+            return file.read_text(encoding="utf-8")
+        size = file.root.getinfo(file.at).file_size
+        if size > LARGEST:
+            raise ValueError(f"{size} bytes are no module")
+        return file.read_text(encoding="utf-8")
+    except Exception as error:  # a damaged archive fails in as many ways as there are to pack it
+        raise ValueError(
+            f"The text of a module was expected in {file}, but it cannot be read ({error}); get a sound copy."
+        ) from error
 
 
 def open_tree(where: Path) -> Tree:

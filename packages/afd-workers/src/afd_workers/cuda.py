@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -64,7 +64,9 @@ class AttentionWorker(AttentionRole, Worker):
     def compile_or_warm_up_model(self) -> CompilationTimes:
         """Native, after which steps are timed to see when overlap pays."""
         times = super().compile_or_warm_up_model()
-        self._overlap.captured(self.model_runner, self._check)
+        port = self._port
+        awaiting = port.awaiting if isinstance(port, DeviceAttentionPort) else nullcontext
+        self._overlap.captured(self.model_runner, awaiting, self._check)
         if self._failover is not None:
             self._failover.warmed_up()
         return times

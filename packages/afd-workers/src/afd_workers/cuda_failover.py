@@ -36,7 +36,10 @@ log = logging.getLogger("afd.workers")
 
 @dataclass(slots=True)
 class Figures:
-    """What losses cost since the start, seconds of the last one; see Failover.figures."""
+    """losses, repeated: since the start, the latter steps. Seconds of the last loss: drain_s until the device let go;
+    rejoin_s until the ranks were joined again, capture_s of capturing graphs again, total_s until the repeated steps
+    were enqueued.
+    """
 
     losses: int = 0
     repeated: int = 0
@@ -68,9 +71,11 @@ class Failover:
             if self._port.lost():
                 self._settle()
                 self._waiting = True
-                self._graphs.drain()
-                self._graphs.mend()
-                self._waiting = False
+                try:
+                    self._graphs.drain()
+                    self._graphs.mend()
+                finally:
+                    self._waiting = False
             flight = Flight()
             with self._notes.of(flight):
                 output = native(scheduled)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from afd_compat.patches.gpu_mrv2_ubatching import build_at_one_rank, split_at_one_rank
 from afd_compat.scoped import Scope
 from afd_workers.dbo import SideStream, Ubatches
-from afd_workers.dbo_timing import Clock
+from afd_workers.dbo_timing import Awaiting, Clock
 
 if TYPE_CHECKING:
     import torch
@@ -34,8 +34,10 @@ class Overlap:
         """To be entered around a step, which may be split inside."""
         return nullcontext()
 
-    def captured(self, runner: GPUModelRunner, check: Callable[[], None]) -> None:
-        """Graphs are captured; `check` raises when a peer was lost meanwhile."""
+    def captured(self, runner: GPUModelRunner, awaiting: Awaiting, check: Callable[[], None]) -> None:
+        """Graphs are captured. awaiting: to be entered around waits for the device, which then end in time; `check`
+        raises when a peer was lost meanwhile.
+        """
 
 
 class On(Overlap):
@@ -56,10 +58,10 @@ class On(Overlap):
             self._decider.step(scheduled.scheduled_cached_reqs.num_computed_tokens)
         return self._splitting
 
-    def captured(self, runner: GPUModelRunner, check: Callable[[], None]) -> None:
+    def captured(self, runner: GPUModelRunner, awaiting: Awaiting, check: Callable[[], None]) -> None:
         """See Overlap; finds out which steps are worth splitting, unless vLLM's thresholds are to be taken."""
         if self._measured and runner.ubatch_runner is not None:
-            self._decider = Clock(runner, self._splitting).decider()
+            self._decider = Clock(runner, self._splitting, awaiting).decider()
             check()
 
 

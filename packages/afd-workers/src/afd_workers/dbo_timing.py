@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 #: The most tokens that each request of a timed decode step has behind it: attention's time grows with them.
 CONTEXT = 4096
 REPLAYS, ROUNDS = 4, 2
+#: Makes what is entered around a wait for the device, see DeviceAttentionPort.awaiting.
+Awaiting = Callable[[], AbstractContextManager[object]]
 
 
 class Clock:
@@ -28,8 +30,10 @@ class Clock:
     split step costs is that it reads most of the experts twice.
     """
 
-    def __init__(self, runner: GPUModelRunner, stepping: AbstractContextManager[object]) -> None:
-        self._runner, self._stepping = runner, stepping
+    def __init__(
+        self, runner: GPUModelRunner, stepping: AbstractContextManager[object], awaiting: Awaiting = nullcontext
+    ) -> None:
+        self._runner, self._stepping, self._awaiting = runner, stepping, awaiting
         self._parallel = runner.vllm_config.parallel_config
 
     def decider(self) -> Decider:
@@ -95,14 +99,14 @@ class Clock:
     def _mix(self, ids: Tensor) -> None:
         ids.random_(self._runner.vllm_config.model_config.get_vocab_size())
 
-    @staticmethod
-    def _milliseconds(run: Callable[[], object], count: int) -> float:
+    def _milliseconds(self, run: Callable[[], object], count: int) -> float:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         for _ in range(count):
             run()
         end.record()
-        end.synchronize()
+        with self._awaiting():
+            end.synchronize()
         elapsed: float = begin.elapsed_time(end)
         return elapsed / count
 

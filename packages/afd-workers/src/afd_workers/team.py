@@ -39,7 +39,8 @@ def form(
     """This process's place in its FFN rank; called by all of its processes at once, as it makes their groups.
 
     compute: (layer, [rows, hidden]) -> the stage's output. on_loss: called on a thread of its own, once the loss of
-    another process is logged; that takes timeout_s where one stands still.
+    another process is logged; that takes timeout_s where one stands still,
+    and twice as long where it is the first.
     """
     from vllm.distributed.parallel_state import get_tp_group
 

@@ -73,7 +73,15 @@ def start_engine(*args: object, **kwargs: object) -> None:
     install(declared())
     from vllm.v1.engine.core import EngineCoreProc
 
+    # A forked child finds this very function in the place of the native one, as the launch is under way in it too.
+    found = vars(EngineCoreProc)["run_engine_core"]
+    if found is _TARGET:
+        EngineCoreProc.run_engine_core = _replaced.pop()
     EngineCoreProc.run_engine_core(*args, **kwargs)
+
+
+_TARGET = staticmethod(start_engine)
+_replaced: list[object] = []
 
 
 @patch(
@@ -107,9 +115,10 @@ def launch_without_waves(native: Native, *args: object, **kwargs: object) -> Ite
         return wait(*call.args, **call.kwargs)
 
     launch = cast("AbstractContextManager[object]", native(*args, **kwargs))
+    _replaced[:] = [vars(core.EngineCoreProc)["run_engine_core"]]
     with (
         rebound(utils, DPCoordinator=without_waves, wait_for_engine_startup=wait_for_each),
-        rebound(core.EngineCoreProc, run_engine_core=staticmethod(start_engine)),
+        rebound(core.EngineCoreProc, run_engine_core=_TARGET),
         launch as launched,
     ):
         yield launched

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from afd_connectors.awake import AWAKE_S, awake
 from afd_connectors.channel import NO_WAIT, SEND_NOW
 from afd_connectors.deadline import Deadline
-from afd_connectors.errors import PeerLost
+from afd_connectors.errors import FrameError, PeerLost
 from afd_connectors.shape import Shape
 from afd_connectors.transports.paired import head as frame
 from afd_connectors.transports.paired.buffers import router_row_bytes
@@ -68,7 +68,8 @@ class MemoryLine(Line):
             self._sleep(lane)
         found = lane.head()
         if found != self._expected[stage]:
-            self._check(frame.decode(found))
+            head = frame.decode(found)
+            raise FrameError(f"it sent {head} while the answer to {self._awaited[stage]} was awaited")
         rows[:] = lane.hidden_bytes[: len(rows)]
         lane.take()
         del self._awaited[stage]

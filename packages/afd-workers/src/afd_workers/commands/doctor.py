@@ -37,7 +37,7 @@ def run(_options: argparse.Namespace, _rest: tuple[str, ...]) -> int:
         else f"patches: {len(found.findings) - len(accepted)} of {len(found.findings)} fit",
     ]
     sys.stdout.write("".join(f"{line}\n" for line in lines))
-    return 1 if problems else 0
+    return 1 if problems or not _plugin().startswith("found") else 0
 
 
 def _version(name: str) -> str:
@@ -53,7 +53,7 @@ def _plugin() -> str:
 
     points = importlib.metadata.entry_points(group="vllm.general_plugins", name="afd")
     if not points:
-        return "not found by vLLM; install the package afd"
+        return "not found by vLLM; install this checkout as README.md says"
     named = os.environ.get("VLLM_PLUGINS")
     if named is not None and "afd" not in named.split(","):
         return f"left out by VLLM_PLUGINS={named}; add afd to it"

@@ -34,6 +34,10 @@ def add(parsers: Parsers) -> None:
 
 def run(options: argparse.Namespace, _rest: tuple[str, ...]) -> int:
     """Prints the table; 1 when something does not fit the vLLM in question, which is not imported."""
+    if options.against is None and (options.base or options.brief):
+        raise ValueError("--base and --brief belong to --against, found no --against: name the vLLM to look at.")
+    if options.against and options.markdown:
+        raise ValueError("--markdown is a table of the installed vLLM, found it beside --against: leave one out.")
     if options.against:
         return against(options.against, options.base, brief=options.brief)
     from afd_compat import registry, report

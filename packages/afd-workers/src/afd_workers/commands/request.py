@@ -7,6 +7,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -115,6 +116,9 @@ def _check_section(section: Mapping[str, object], topology: Topology, engine: Op
         config.check_device("cpu")
         registry.resolve(config.connector, "cpu").check_options(config.connector_extra_config)
         refusals.check_on(platform.choose("cpu").needed, engine, config)
+    else:
+        ranks = replace(engine, data_parallel_size=topology.attention)
+        refusals.check_on(platform.choose("cuda").needed, ranks, config)
     refusals.check(engine, config)
     if config.port + topology.ffn - 1 > 65535:
         raise ValueError(

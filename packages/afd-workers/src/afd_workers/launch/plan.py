@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from afd_compat.config import SECRET
-from afd_workers.launch import cores
+from afd_workers.launch import cores, devices
 from afd_workers.launch.free import free_ports
 from afd_workers.launch.options import read
 from afd_workers.launch.topology import Topology
@@ -58,6 +58,7 @@ def split(request: Request, env: Mapping[str, str], *, cpu: bool) -> tuple[Serve
     topology, tensor = request.topology, read(request.options).tensor_parallel_size
     env = env if request.secret is None else {**env, SECRET: request.secret}
     env = env if cpu else {**NCCL, **env}
+    places = () if cpu else devices.deal(1 + topology.ffn, env)
     shares = cores.blocks(topology.processes(tensor))
     attention_ranks = topology.attention * tensor
     section = {
@@ -73,7 +74,7 @@ def split(request: Request, env: Mapping[str, str], *, cpu: bool) -> tuple[Serve
         request,
         (*HEALTH, *_memory(request, env, cpu), *parallel),
         {**section, "role": "attention"},
-        _bound(env, shares[:attention_ranks], cpu),
+        _bound(env, shares[:attention_ranks], places[:1]),
     )
     ffn_ports = free_ports(topology.ffn)
     ffn = (
@@ -82,7 +83,7 @@ def split(request: Request, env: Mapping[str, str], *, cpu: bool) -> tuple[Serve
             Request(request.model, topology, LOOPBACK, ffn_ports[rank], request.options, additional=request.additional),
             (),
             {**section, "role": "ffn", "rank": rank},
-            _bound(env, shares[attention_ranks + rank * tensor :][:tensor], cpu),
+            _bound(env, shares[attention_ranks + rank * tensor :][:tensor], places[1 + rank :][:1]),
         )
         for rank in range(topology.ffn)
     )
@@ -92,7 +93,7 @@ def split(request: Request, env: Mapping[str, str], *, cpu: bool) -> tuple[Serve
 def native(request: Request, env: Mapping[str, str], *, cpu: bool, ranks: int = 1) -> Server:
     """The same model on one plain vLLM server, with the processors that its processes would get among ``ranks``."""
     tensor = read(request.options).tensor_parallel_size
-    bound = _bound(env, cores.blocks(max(ranks, tensor))[:tensor], cpu)
+    bound = _bound(env, cores.blocks(max(ranks, tensor))[:tensor], ()) if cpu else env
     return _server("native", request, _memory(request, env, cpu), None, bound)
 
 
@@ -118,8 +119,10 @@ def _memory(request: Request, env: Mapping[str, str], cpu: bool) -> tuple[str, .
     return ("--kv-cache-memory-bytes", str(CPU_KV_CACHE_BYTES))
 
 
-def _bound(env: Mapping[str, str], shares: Sequence[Sequence[int]], cpu: bool) -> Mapping[str, str]:
-    """``env`` with the processors of one server, unless the user bound them."""
-    if not cpu or "VLLM_CPU_OMP_THREADS_BIND" in env:
+def _bound(env: Mapping[str, str], shares: Sequence[Sequence[int]], places: Sequence[str]) -> Mapping[str, str]:
+    """``env`` with the device of one server, or without one its processors, unless the user bound them."""
+    if places:
+        return {**env, devices.VISIBLE: ",".join(places)}
+    if "VLLM_CPU_OMP_THREADS_BIND" in env:
         return dict(env)
     return {**env, **cores.environment(shares)}

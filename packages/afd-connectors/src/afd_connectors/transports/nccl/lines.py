@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ class Lines(lines.Lines[Line]):
             settings,
             lambda peer, dialled, limit: Line(peer, dialled, accept(dialled.data, peer, issuing, limit)),
         )
-        self._awaited: float | None = None
+        self._awaited: dict[object, float] = {}  # by wait, because several threads may wait at once
 
     def lost(self) -> Line | None:
         """The first line that is lost, if any is."""
@@ -57,11 +58,12 @@ class Lines(lines.Lines[Line]):
     @contextmanager
     def awaiting(self) -> Iterator[None]:
         """While inside, the device owes what is enqueued: FFN ranks that live and do not answer are lost in time."""
-        self._awaited = time.monotonic()
+        wait = object()
+        self._awaited[wait] = time.monotonic()
         try:
             yield
         finally:
-            self._awaited = None
+            del self._awaited[wait]
 
     def beat(self, event: Event) -> None:
         """See lines.Lines."""
@@ -69,8 +71,8 @@ class Lines(lines.Lines[Line]):
 
     def sweep(self, event: Event | None = None) -> None:
         """On the watch's and the pulse's thread; shows life where `event` is given."""
-        limit, awaited = self._settings.timeout_s, self._awaited
-        late = awaited is not None and time.monotonic() - awaited > limit
+        limit = self._settings.timeout_s
+        late = time.monotonic() - min(tuple(self._awaited.values()), default=math.inf) > limit
         for line in self:
             if line.lost is not None or self.closed.is_set():
                 continue

@@ -80,23 +80,36 @@ def _ident(spelled: str) -> bytes:
 
 def _join(issuing: Issuing, idents: list[bytes], rank: int, deadline: Deadline) -> Link:
     """Joins both communicators and sends one byte each way, on a thread that can be left behind."""
+    made: list[int] = []
     links: list[Link] = []
     errors: list[Exception] = []
+    over = threading.Lock()  # taken for good by whichever comes first: the link, or the end of the wait for it
 
     def join() -> None:
+        link: Link | None = None
         try:
             issuing.device.bind()
-            request, reply = (issuing.library.join(ident, rank, 2) for ident in idents)
+            for ident in idents:
+                made.append(issuing.library.join(ident, rank, 2))
+            request, reply = made
             link = Link(issuing, *((reply, request) if rank == FFN else (request, reply)), 1 - rank)
             _greet(issuing, link, rank)
-            links.append(link)
+            if over.acquire(blocking=False):
+                links.append(link)
+                return
         except Exception as error:  # noqa: BLE001  # told to the thread that waits for this one
             errors.append(error)
+        if link is not None:
+            link.lose("it was not made in time")
+        else:
+            for communicator in made:
+                issuing.library.abort(communicator)
 
     thread = threading.Thread(target=join, name="afd-join", daemon=True)
     thread.start()
     thread.join(deadline.remaining())
-    if links:
+    if not over.acquire(blocking=False):
+        thread.join(1.0)  # it has the link and is about to hand it over
         return links[0]
     if errors:
         raise ConnectorError(f"the communicators could not be made: {errors[0]}") from errors[0]

@@ -73,10 +73,9 @@ class Guests(Generic[P]):
         """Seats an arrival, in the place of a dead predecessor if there is one; ConnectorError when it cannot be."""
         peer = self._seat(arrival)  # may take a moment, so nobody else waits for it
         with self._lock:
-            if self.closed:
-                return f"FFN rank {self._layout.rank} is closing"
-            reason = self._occupied(arrival.rank)
+            reason = f"FFN rank {self._layout.rank} is closing" if self.closed else self._occupied(arrival.rank)
             if reason is not None:
+                peer.hang_up()
                 return reason
             old = self._here.get(arrival.rank)
             if old is not None:

@@ -1,0 +1,53 @@
+"""Each server of a host gets a device of its own, or none is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from afd_workers.launch.devices import VISIBLE, deal
+from afd_workers.launch.plan import Request, split
+from afd_workers.launch.topology import Topology
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    """/dev of a host with three devices."""
+    for name in ("nvidia0", "nvidia1", "nvidia5", "nvidiactl", "nvidia-uvm", "null"):
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+def test_devices_of_the_host_are_dealt_in_order(host: Path) -> None:
+    assert deal(2, {}, host) == ("0", "1")
+    assert deal(3, {}, host) == ("0", "1", "2")
+
+
+def test_devices_that_the_user_names_come_before_those_of_the_host(host: Path) -> None:
+    assert deal(2, {VISIBLE: "3, GPU-1a,7"}, host) == ("3", "GPU-1a")
+
+
+@pytest.mark.parametrize(
+    ("env", "found"),
+    [({}, "found 3 on this host"), ({VISIBLE: "1"}, f"found 1 in {VISIBLE}=1"), ({VISIBLE: ""}, "found 0")],
+)
+def test_too_few_devices_are_one_sentence(host: Path, env: dict[str, str], found: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"^Expected a device for each of 4 servers, found \d .*--topology.*\.$"
+    ) as caught:
+        deal(4, env, host)
+    assert found in str(caught.value)
+
+
+def test_where_nothing_shows_how_many_there_are_cuda_will_say(tmp_path: Path) -> None:
+    assert deal(3, {}, tmp_path) == ("0", "1", "2")
+
+
+def test_roles_never_share_a_device() -> None:
+    servers = split(Request("model", Topology.parse("1A2F"), "127.0.0.1", 8000), {VISIBLE: "4,5,6,7"}, cpu=False)
+    assert [server.env[VISIBLE] for server in servers] == ["4", "5", "6"]
+    assert all(
+        VISIBLE not in server.env
+        for server in split(Request("model", Topology.parse("1A2F"), "127.0.0.1", 8000), {}, cpu=True)
+    )
