@@ -27,7 +27,7 @@ HATCH = "hatch>=1.16,<1.19"
 OLDEST, TOO_NEW = (3, 11), (3, 15)
 CPU = "cpu.0.30.0"
 NEWEST = "cpu.0.32.0"
-SUITES = {"bare": ("tests/bare",), CPU: ("tests/torch", "tests/vllm", "tests/e2e")}
+SUITES = {"bare": ("tests/bare",), "torch": ("tests/torch",), CPU: ("tests/vllm", "tests/e2e")}
 INSTALLED = ("name", "version", "dependencies", "scripts", "entry-points")
 NO_TESTS = 5  # pytest's exit status when a selection matches nothing
 
