@@ -181,13 +181,18 @@ def check(environment: str, name: str, arguments: list[str], took: dict[str, flo
         raise Failed(f"{environment}:{name} failed with exit status {status}; its output is above.", status)
 
 
+def home(path: str) -> str:
+    """The environment of the suite that a path lies in; what lies in none needs all that there is."""
+    return next((name for name, folders in SUITES.items() if path.startswith(folders)), CPU)
+
+
 def test(arguments: list[str], took: dict[str, float]) -> None:
     """Runs the suites, or those that the given paths belong to; all of them, also after one failed."""
     paths = [word for word in arguments if (ROOT / word.split("::")[0]).exists()]
     options = [word for word in arguments if word not in paths]
     statuses = []
     for environment, folders in SUITES.items():
-        mine = [path for path in paths if path.startswith("tests/bare") == (environment == "bare")]
+        mine = [path for path in paths if home(path) == environment]
         if paths and not mine:
             continue
         statuses.append(script(environment, "test", [*(mine or folders), *options], took))
