@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from statistics import median
 from typing import TYPE_CHECKING, Protocol
+
+from tools.gpu.graph_alone import of_replays
 
 if TYPE_CHECKING:
     from torch import Tensor, device
-
-ROUNDS = 20
 
 
 class Stage(Protocol):
@@ -42,12 +41,4 @@ def milliseconds(worker: FFN, rows: int) -> float:
         with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             for stage in worker._stages:
                 worker._replay(stage.layer, given)
-        times: list[float] = []
-        for _ in range(ROUNDS):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            times.append(begin.elapsed_time(end))
-    return median(times)
+        return of_replays(graph)

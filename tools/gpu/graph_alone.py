@@ -23,9 +23,13 @@ class Size(Protocol):
 
 def milliseconds(graphs: Mapping[Size, Graph], rows: int) -> float:
     """The median of ROUNDS replays on what the last batch of as many rows left in the graph's inputs."""
+    return of_replays(next(graph for size, graph in graphs.items() if size.num_tokens == rows))
+
+
+def of_replays(graph: Graph) -> float:
+    """The median of ROUNDS replays in milliseconds, on the current stream."""
     import torch
 
-    graph = next(graph for size, graph in graphs.items() if size.num_tokens == rows)
     times: list[float] = []
     for _ in range(ROUNDS):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib.metadata
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ import afd_compat
 import afd_workers
 from afd_compat.fingerprint import fingerprint
 from afd_compat.patches.config_validation import choose_role
+from afd_workers.commands import doctor as doctor_command
 
 SCRIPT = """
 import sys
@@ -78,3 +81,14 @@ def test_a_plugin_that_vllm_leaves_out_is_noticed(folder: Path) -> None:
     for name, said in (("other", "left out by VLLM_PLUGINS=other"), ("afd,other", "found by vLLM")):
         output = doctor(folder, VLLM_PLUGINS=name)[1]
         assert f"plugin: {said}" in output or "plugin: not found by vLLM" in output
+
+
+def test_a_plugin_that_vllm_leaves_out_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An "afd" section would be ignored without a word."""
+    point = importlib.metadata.EntryPoint("afd", "afd_workers.plugin:register", "vllm.general_plugins")
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: (point,))
+    assert doctor_command._plugin() == "found by vLLM"
+    monkeypatch.setenv("VLLM_PLUGINS", "x")
+    assert doctor_command._plugin() == "left out by VLLM_PLUGINS=x; add afd to it"
+    monkeypatch.setattr("afd_compat.registry.declared", lambda: ())
+    assert doctor_command.run(argparse.Namespace(), ()) == 1

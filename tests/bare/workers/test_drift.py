@@ -20,6 +20,7 @@ from afd_compat.snapshot import Snapshot
 from afd_compat.source import open_tree
 from afd_models.drift import compare_cut
 from afd_models.spec import MoE
+from afd_workers.cli import main
 from tools import drift
 
 TEXT = """
@@ -306,3 +307,18 @@ def test_a_version_that_is_not_whole_is_one_sentence(tmp_path: Path, monkeypatch
     monkeypatch.setattr(subprocess, "run", lambda *_args, **_options: subprocess.CompletedProcess((), 0))
     with pytest.raises(SystemExit, match=r"Expected a whole version such as 0\.33\.0, found 0\.34"):
         drift.find("0.34", "vllm")
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (["--brief"], "found no --against"),
+        (["--base", "x"], "found no --against"),
+        (["--markdown", "--against", "x"], "beside"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(
+    options: list[str], found: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["patches", *options]) == 1
+    assert found in capsys.readouterr().err
