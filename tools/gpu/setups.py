@@ -27,7 +27,7 @@ SMALL: Mapping[str, object] = {
     "max_position_embeddings": 4096,
 }
 LITE: Mapping[str, object] = {
-    **toy_checkpoint.FAMILIES["deepseek-v2"],
+    **toy_checkpoint.FAMILIES["deepseek-v2"].config,
     "vocab_size": 102400,
     "hidden_size": 2048,
     "num_hidden_layers": 27,
@@ -43,7 +43,7 @@ LITE: Mapping[str, object] = {
     "max_position_embeddings": 8192,
 }
 QWEN3_30B: Mapping[str, object] = {
-    **toy_checkpoint.FAMILIES["qwen3-moe"],
+    **toy_checkpoint.FAMILIES["qwen3-moe"].config,
     "vocab_size": 151936,
     "hidden_size": 2048,
     "num_hidden_layers": 48,

@@ -1,0 +1,48 @@
+"""Writes small random MoE checkpoints in the published format, for tests and benchmarks on a CPU.
+
+Weights are drawn with a large standard deviation (0.1), so that greedy decoding does not collapse into one token and
+any wrong row shows in the output.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+
+from tools.toy_checkpoint.families import load
+
+STD = 0.1
+FAMILIES = load()
+
+
+def make(
+    family: str, folder: Path, *, seed: int = 0, layers: int = 4, changes: Mapping[str, object] | None = None
+) -> Path:
+    """Writes config.json, model.safetensors and a byte-level tokenizer into ``folder`` and returns it.
+
+    changes: keys of config.json that differ from the family's small defaults.
+    """
+    import torch
+    from safetensors.torch import save_file
+
+    toy = FAMILIES[family]
+    config = {**toy.config, "num_hidden_layers": layers, **(changes or {})}
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {}
+    for name, shape in toy.shapes(config):
+        if name.endswith("norm.weight"):
+            tensors[name] = torch.ones(shape, dtype=torch.bfloat16)
+        elif name.endswith("e_score_correction_bias"):
+            tensors[name] = torch.randn(shape, generator=generator) * STD
+        else:
+            tensors[name] = (torch.randn(shape, generator=generator) * STD).to(torch.bfloat16)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config, indent=2))
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    model = files("afd_workers") / "demo" / "model"
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(str(model / name), folder / name)
+    return folder

@@ -1,0 +1,17 @@
+"""Writes one toy checkpoint.
+
+python -m tools.toy_checkpoint FAMILY FOLDER [--seed N] [--layers N]
+"""
+
+import argparse
+from pathlib import Path
+
+from tools.toy_checkpoint import FAMILIES, make
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("family", choices=sorted(FAMILIES))
+parser.add_argument("folder", type=Path)
+parser.add_argument("--seed", type=int, default=0)
+parser.add_argument("--layers", type=int, default=4)
+options = parser.parse_args()
+print(make(options.family, options.folder, seed=options.seed, layers=options.layers))

@@ -1,0 +1,89 @@
+"""DeepSeek V2 and V3: latent attention, shared experts, a dense first layer."""
+
+from tools.toy_checkpoint.parts import BASE, Config, Shapes, Toy, decoder, experts, mlp, number
+
+_COMMON: Config = {
+    **BASE,
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 32,
+    "v_head_dim": 32,
+    "q_lora_rank": None,
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "moe_layer_freq": 1,
+    "routed_scaling_factor": 1.0,
+    "norm_topk_prob": False,
+    "n_group": 1,
+    "topk_group": 1,
+}
+
+
+def latent_attention(config: Config, layer: str) -> Shapes:
+    """Multi-head latent attention, with or without a low-rank query."""
+    hidden = number(config, "hidden_size")
+    heads, rope, nope = (number(config, k) for k in ("num_attention_heads", "qk_rope_head_dim", "qk_nope_head_dim"))
+    lora, value = number(config, "kv_lora_rank"), number(config, "v_head_dim")
+    if config["q_lora_rank"] is None:
+        yield f"{layer}.self_attn.q_proj.weight", (heads * (nope + rope), hidden)
+    else:
+        rank = number(config, "q_lora_rank")
+        yield f"{layer}.self_attn.q_a_proj.weight", (rank, hidden)
+        yield f"{layer}.self_attn.q_a_layernorm.weight", (rank,)
+        yield f"{layer}.self_attn.q_b_proj.weight", (heads * (nope + rope), rank)
+    yield f"{layer}.self_attn.kv_a_proj_with_mqa.weight", (lora + rope, hidden)
+    yield f"{layer}.self_attn.kv_a_layernorm.weight", (lora,)
+    yield f"{layer}.self_attn.kv_b_proj.weight", (heads * (nope + value), lora)
+    yield f"{layer}.self_attn.o_proj.weight", (hidden, heads * value)
+
+
+def feed_forward(config: Config, index: int, layer: str) -> Shapes:
+    """Dense in the first layers; elsewhere experts, with shared ones and a bias of the gate where configured."""
+    hidden, width = number(config, "hidden_size"), number(config, "moe_intermediate_size")
+    if index < number(config, "first_k_dense_replace"):
+        yield from mlp(f"{layer}.mlp", number(config, "intermediate_size"), hidden)
+        return
+    if config.get("topk_method") == "noaux_tc":
+        yield f"{layer}.mlp.gate.e_score_correction_bias", (number(config, "n_routed_experts"),)
+    yield from mlp(f"{layer}.mlp.shared_experts", width * number(config, "n_shared_experts"), hidden)
+    yield from experts(f"{layer}.mlp", number(config, "n_routed_experts"), width, hidden)
+
+
+def _shapes(config: Config) -> Shapes:
+    def layer(index: int, name: str) -> Shapes:
+        yield from latent_attention(config, name)
+        yield from feed_forward(config, index, name)
+
+    return decoder(config, layer)
+
+
+TOYS = {
+    "deepseek-v2": Toy(
+        {
+            **_COMMON,
+            "architectures": ["DeepseekV2ForCausalLM"],
+            "model_type": "deepseek_v2",
+            "topk_method": "greedy",
+            "scoring_func": "softmax",
+        },
+        _shapes,
+    ),
+    "deepseek-v3": Toy(
+        {
+            **_COMMON,
+            "architectures": ["DeepseekV3ForCausalLM"],
+            "model_type": "deepseek_v3",
+            "topk_method": "noaux_tc",
+            "scoring_func": "sigmoid",
+            "norm_topk_prob": True,
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 2.5,
+            "q_lora_rank": 64,
+            "num_nextn_predict_layers": 0,
+        },
+        _shapes,
+    ),
+}
