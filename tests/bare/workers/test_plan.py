@@ -182,7 +182,11 @@ def options(**changes: object) -> argparse.Namespace:
         ({}, ("--speculative-config", "{}"), r"needs speculative_config=None, found \{\}: leave speculative"),
         ({}, ("--speculative-config.method=x",), r"needs speculative_config=None, found method=x: leave spec"),
         ({}, ("--spec-method", "ngram"), r"needs spec_method=None, found ngram: leave speculative decoding out"),
-        ({"additional_config": '{"afd": {"compute_gate_on_attention": true}}'}, (), r"^AFD needs compute_gate_on"),
+        (
+            {"additional_config": '{"afd": {"compute_gate_on_attention": "yes"}}'},
+            (),
+            r"compute_gate_on_attention must be",
+        ),
     ],
 )
 def test_bad_requests_get_one_sentence(

@@ -7,6 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from afd_compat.config import Config
+from afd_connectors import registry
+from afd_connectors.ports import Connector
 from afd_workers import platform, refusals
 
 DEFAULTS = {
@@ -81,9 +83,14 @@ def test_ffn_data_parallelism_says_how_to_get_more_ranks() -> None:
         check("ffn", data_parallel_size=2)
 
 
-def test_a_gate_on_attention_is_refused() -> None:
-    with pytest.raises(ValueError, match="compute_gate_on_attention=false in this version, found true"):
-        check(section={"compute_gate_on_attention": True})
+def test_a_gate_on_attention_needs_a_connector_that_carries_its_logits() -> None:
+    config = Config.parse({"role": "attention", "compute_gate_on_attention": True}, {})
+    for name in ("loopback", "shm", "tcp"):
+        refusals.check_connector(registry.resolve(name, "cpu"), config)
+    bare = type("Bare", (Connector,), {"name": "bare", "features": frozenset({"graph"})})
+    with pytest.raises(ValueError, match=r"^compute_gate_on_attention needs a connector .*, found 'bare': set it to"):
+        refusals.check_connector(bare, config)
+    refusals.check_connector(bare, Config.parse({"role": "attention"}, {}))
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ class Port:
     def begin(self, step: Step) -> None:
         self.steps.append(step)
 
-    def send(self, step: Step, layer: int, hidden: torch.Tensor, *, stage: int = 0) -> None:
+    def send(self, step: Step, layer: int, hidden: torch.Tensor, router: None = None, *, stage: int = 0) -> None:
         self.did.append(("send", layer))
         self.rows = hidden.clone()
 

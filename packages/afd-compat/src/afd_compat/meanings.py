@@ -14,7 +14,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "port": "port of FFN rank 0; FFN rank f listens on port + f",
     "num_attention_ranks": "attention ranks of the whole deployment",
     "num_ffn_ranks": "FFN ranks of the whole deployment",
-    "compute_gate_on_attention": "compute router logits on attention; not in this version",
+    "compute_gate_on_attention": "compute router logits on attention and send them with the rows",
     "connector_extra_config": "its options: `ffn_addresses`, `standby_addresses` (lists of host:port), `gather_ms`",
     "timeout_s": "seconds in which a live peer owes an answer",
     "recovery_timeout_s": "seconds for which an exchange is retried against a dead or restarting FFN server",

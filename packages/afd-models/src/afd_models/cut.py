@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from afd_models import kept
+from afd_models.keep import NOTHING, Keep
 from afd_models.standins import Absent, RemoteExperts, RemoteFFNProxy, StandIn, standing_for
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+    from torch import nn
 
     from afd_connectors.layout import Role
     from afd_models.exchange import Exchange
@@ -18,19 +22,20 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def cut(spec: MoE, role: Role, exchange: Exchange | None) -> Iterator[None]:
+def cut(spec: MoE, role: Role, exchange: Exchange | None, keep: Keep = NOTHING) -> Iterator[None]:
     """While active, models of ``spec.module`` are built without what ``role`` does not hold.
 
     exchange: where the attention role's stand-ins send their rows; None on the FFN role.
+    keep: what attention keeps of the FFNs; the same on both roles.
     ValueError names every declared name that the module does not have.
     """
     module = importlib.import_module(spec.module)
     if role == "attention":
         if exchange is None:
             raise ValueError("Expected an exchange for the attention role's stand-ins, found none.")
-        replacements = _attention(spec, module, exchange)
+        replacements = _attention(spec, module, exchange, keep)
     else:
-        replacements = _ffn(spec, module)
+        replacements = _ffn(spec, module, keep)
     natives = {name: getattr(module, name) for name in replacements}
     for name, replacement in replacements.items():
         setattr(module, name, replacement)
@@ -41,12 +46,12 @@ def cut(spec: MoE, role: Role, exchange: Exchange | None) -> Iterator[None]:
             setattr(module, name, native)
 
 
-def _attention(spec: MoE, module: ModuleType, exchange: Exchange) -> Mapping[str, object]:
+def _attention(spec: MoE, module: ModuleType, exchange: Exchange, keep: Keep) -> Mapping[str, object]:
     """The experts' factory and every dense FFN class become stand-ins."""
     _require(spec, module, (spec.experts, *spec.dense))
     natives = {name: getattr(module, name) for name in spec.dense}
     dense = {name: _dense(spec, native, exchange) for name, native in natives.items()}
-    experts = standing_for(RemoteExperts, getattr(module, spec.experts), exchange=exchange)
+    experts = standing_for(RemoteExperts, getattr(module, spec.experts), exchange=exchange, keep=keep)
     return {spec.experts: experts, **dense}
 
 
@@ -65,11 +70,13 @@ def _dense(spec: MoE, native: type, exchange: Exchange) -> type[StandIn]:
     return either
 
 
-def _ffn(spec: MoE, module: ModuleType) -> Mapping[str, object]:
-    """Attention classes become absent, and with them norms, embeddings and the LM head."""
+def _ffn(spec: MoE, module: ModuleType, keep: Keep) -> Mapping[str, object]:
+    """Attention classes become absent, and with them norms, embeddings, the LM head and what attention keeps."""
     _require(spec, module, (*spec.attention, spec.experts, *spec.dense))
     unused = tuple(name for name in spec.unused if hasattr(module, name))
-    return {name: standing_for(Absent, getattr(module, name)) for name in (*spec.attention, *unused)}
+    absent = {name: standing_for(Absent, getattr(module, name)) for name in (*spec.attention, *unused)}
+    experts: Callable[..., nn.Module] = getattr(module, spec.experts)
+    return absent if keep == NOTHING else {**absent, spec.experts: kept.without(keep, experts)}
 
 
 def _require(spec: MoE, module: ModuleType, names: tuple[str, ...]) -> None:

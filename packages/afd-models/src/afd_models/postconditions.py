@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from afd_models.keep import NOTHING, Keep
 from afd_models.standins import Absent, Remote
 
 if TYPE_CHECKING:
@@ -20,10 +21,12 @@ class CutError(RuntimeError):
     """A model was not cut as its declaration promises; the message lists everything that is wrong."""
 
 
-def check(spec: MoE, role: Role, model: nn.Module, stages: tuple[Stage, ...], layers: int) -> None:
+def check(
+    spec: MoE, role: Role, model: nn.Module, stages: tuple[Stage, ...], layers: int, keep: Keep = NOTHING
+) -> None:
     """CutError unless ``model`` holds ``role``'s part of all ``layers`` decoder layers and nothing else."""
     wrong = list(_stages(stages, layers))
-    wrong += _attention(model, stages) if role == "attention" else _ffn(spec, model, stages)
+    wrong += _attention(model, stages) if role == "attention" else _ffn(spec, model, stages, keep)
     if wrong:
         raise CutError(
             f"Expected {spec.arch} to be cut for the {role} role, found: {'; '.join(wrong)}. The declaration in "
@@ -50,7 +53,7 @@ def _attention(model: nn.Module, stages: tuple[Stage, ...]) -> Iterable[str]:
     )
 
 
-def _ffn(spec: MoE, model: nn.Module, stages: tuple[Stage, ...]) -> Iterable[str]:
+def _ffn(spec: MoE, model: nn.Module, stages: tuple[Stage, ...], keep: Keep) -> Iterable[str]:
     from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 
     roots = {stage.path.removesuffix(f".{spec.inner}") for stage in stages}
@@ -60,3 +63,10 @@ def _ffn(spec: MoE, model: nn.Module, stages: tuple[Stage, ...]) -> Iterable[str
     for name, _ in model.named_parameters():
         if not any(name.startswith(f"{root}.") for root in roots):
             yield f"parameter {name} lies outside the FFN stages"
+    if keep.gate:
+        held = (stage.path for stage in stages if stage.sparse and _gated(model.get_submodule(stage.path)))
+        yield from (f"{path} calls a gate, which is attention's" for path in held)
+
+
+def _gated(experts: nn.Module) -> bool:
+    return getattr(experts, "gate", None) is not None

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from afd_models.keep import NOTHING, Keep
 from afd_models.standins import Absent
 
 if TYPE_CHECKING:
@@ -40,24 +41,32 @@ def find_stages(spec: MoE, model: nn.Module) -> tuple[Stage, ...]:
 class Replay:
     """Calls on the FFN role the native module that a stand-in stands for on the attention role."""
 
-    def __init__(self, model: nn.Module, stages: tuple[Stage, ...]) -> None:
+    def __init__(self, model: nn.Module, stages: tuple[Stage, ...], keep: Keep = NOTHING) -> None:
+        self._gate_here = not keep.gate
         self._modules: Mapping[int, tuple[nn.Module, bool]] = {
             stage.layer: (model.get_submodule(stage.path), stage.sparse) for stage in stages
         }
 
-    def __call__(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
+    def __call__(self, layer: int, hidden: torch.Tensor, router: torch.Tensor | None = None) -> torch.Tensor:
         """hidden: [rows, hidden] of any attention ranks; returns the stage's output, alike in shape and dtype.
 
-        Must run inside vLLM's forward context. ValueError for a layer that this model does not exchange.
+        router: [rows, experts] where attention has the gate. Must run inside vLLM's forward context. ValueError for a
+        layer that this model does not exchange, and for logits that are missing or not expected.
         """
         if layer not in self._modules:
             raise ValueError(
                 f"Expected a layer of {sorted(self._modules)}, found {layer}: both roles must serve the same model."
             )
         module, sparse = self._modules[layer]
+        if (router is None) != (self._gate_here or not sparse):
+            raise ValueError(
+                f"Expected layer {layer} {'without' if router is not None else 'with'} router logits, found "
+                f"{'some' if router is not None else 'none'}: set compute_gate_on_attention alike on both roles."
+            )
         if sparse:
-            # The same call as in the native block: hidden states as router logits, the gate follows the experts.
-            result: torch.Tensor = module(hidden_states=hidden, router_logits=hidden)
+            # The same call as in the native block: its experts call their gate on what they get as logits, if they
+            # have one.
+            result: torch.Tensor = module(hidden_states=hidden, router_logits=hidden if router is None else router)
             return result
         dense: torch.Tensor = module(hidden)
         return dense

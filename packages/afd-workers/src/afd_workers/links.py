@@ -105,6 +105,7 @@ def make_connector(
         dtype=str(model_config.dtype).removeprefix("torch."),
         layers=max(stage.layer for stage in stages) + 1,
         stages=MAX_STAGES if vllm_config.parallel_config.use_ubatching else 1,
+        router=model_config.get_num_experts() if config.compute_gate_on_attention else 0,
     )
     settings = Settings(
         host=config.host,

@@ -34,8 +34,10 @@ class Roles:
         device = current_platform.device_type
         chosen = platform.choose(device)
         config.check_device(device)
-        registry.resolve(config.connector, device).check_options(config.connector_extra_config)
+        connector = registry.resolve(config.connector, device)
+        connector.check_options(config.connector_extra_config)
         refusals.check(engine_args, config)
+        refusals.check_connector(connector, config)
         refusals.check_on(chosen.needed, engine_args, config)
         if config.role == "attention":
             board.offer(config.num_attention_ranks)  # before vLLM starts the processes that write on it

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from vllm.engine.arg_utils import EngineArgs
 
     from afd_compat.config import Config
+    from afd_connectors.ports import Connector
     from afd_workers.launch.options import Options
 
 
@@ -37,9 +38,14 @@ def check(options: EngineArgs | Options, config: Config) -> None:
         instead = "start one server per FFN rank instead, each with its own rank in the afd section"
         needed = (*needed, ("data_parallel_size", 1, instead))
     check_on(needed, options, config)
-    if config.compute_gate_on_attention:
+
+
+def check_connector(connector: type[Connector], config: Config) -> None:
+    """ValueError for what the chosen connector cannot carry."""
+    if config.compute_gate_on_attention and "router" not in connector.features:
         raise ValueError(
-            "AFD needs compute_gate_on_attention=false in this version, found true: the gate follows the experts."
+            f"compute_gate_on_attention needs a connector that carries router logits, found {connector.name!r}: set it "
+            "to false, or choose another connector."
         )
 
 
