@@ -213,6 +213,10 @@ def test_a_taken_port_is_refused_before_anything_starts(
         (("--topology", "2A1F"), "needs data_parallel_size=1, found 2: "),
         (("-tp", "2"), "needs tensor_parallel_size=1, found 2: "),
         (("--ubatch-size", "4"), "needs ubatch_size=0, found 4: "),
+        (
+            ("--additional-config", '{"afd": {"compute_gate_on_attention": true}}'),
+            "needs a connector that carries router logits, found 'nccl-p2p': ",
+        ),
     ],
 )
 def test_what_servers_on_devices_would_refuse_is_refused_at_once(

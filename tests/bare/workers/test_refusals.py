@@ -93,6 +93,16 @@ def test_a_gate_on_attention_needs_a_connector_that_carries_its_logits() -> None
     refusals.check_connector(bare, Config.parse({"role": "attention"}, {}))
 
 
+def test_shared_experts_of_several_attention_ranks_are_refused() -> None:
+    section: dict[str, object] = {"shared_experts_on_attention": True}
+    with pytest.raises(
+        ValueError, match=r"^AFD's attention role needs tensor_parallel_size=1, found 2: set it to 1, or"
+    ):
+        check("attention", section, tensor_parallel_size=2)
+    check("ffn", section, tensor_parallel_size=2)
+    check("attention", section)
+
+
 @pytest.mark.parametrize(
     ("section", "dp", "tp", "fits"),
     [

@@ -49,34 +49,51 @@ def cut(spec: MoE, role: Role, exchange: Exchange | None, keep: Keep = NOTHING) 
 def _attention(spec: MoE, module: ModuleType, exchange: Exchange, keep: Keep) -> Mapping[str, object]:
     """The experts' factory and every dense FFN class become stand-ins."""
     _require(spec, module, (spec.experts, *spec.dense))
-    natives = {name: getattr(module, name) for name in spec.dense}
-    dense = {name: _dense(spec, native, exchange) for name, native in natives.items()}
+    replaced: dict[str, object] = {}
+    for name in spec.dense:
+        native = getattr(module, name)
+        either = standing_for(StandIn, native)
+        whole = native if keep.dense else standing_for(RemoteFFNProxy, either, exchange=exchange)
+        replaced[name] = _choosing(spec, either, whole, native if keep.shared else standing_for(Absent, either))
     experts = standing_for(RemoteExperts, getattr(module, spec.experts), exchange=exchange, keep=keep)
-    return {spec.experts: experts, **dense}
-
-
-def _dense(spec: MoE, native: type, exchange: Exchange) -> type[StandIn]:
-    """A class that builds a layer's whole FFN as remote and shared experts as absent (the remote experts run them)."""
-    either = standing_for(StandIn, native)
-    remote = standing_for(RemoteFFNProxy, either, exchange=exchange)
-    absent = standing_for(Absent, either)
-
-    def choose(cls: type[StandIn], *_args: object, prefix: str = "", **_kwargs: object) -> StandIn:
-        if cls is either:
-            cls = remote if prefix.endswith(f".{spec.ffn}") else absent
-        return StandIn.__new__(cls)
-
-    either.__new__ = choose  # type: ignore[method-assign, assignment]
-    return either
+    return {spec.experts: experts, **replaced}
 
 
 def _ffn(spec: MoE, module: ModuleType, keep: Keep) -> Mapping[str, object]:
     """Attention classes become absent, and with them norms, embeddings, the LM head and what attention keeps."""
     _require(spec, module, (*spec.attention, spec.experts, *spec.dense))
     unused = tuple(name for name in spec.unused if hasattr(module, name))
-    absent = {name: standing_for(Absent, getattr(module, name)) for name in (*spec.attention, *unused)}
+    replaced: dict[str, object] = {
+        name: standing_for(Absent, getattr(module, name)) for name in (*spec.attention, *unused)
+    }
+    if keep == NOTHING:
+        return replaced
+    for name in spec.dense:
+        native = getattr(module, name)
+        either = standing_for(StandIn, native)
+        absent = standing_for(Absent, either)
+        whole, shared = (absent if kept_there else native for kept_there in (keep.dense, keep.shared))
+        replaced[name] = _choosing(spec, either, whole, shared)
     experts: Callable[..., nn.Module] = getattr(module, spec.experts)
-    return absent if keep == NOTHING else {**absent, spec.experts: kept.without(keep, experts)}
+    return {**replaced, spec.experts: kept.without(keep, experts)}
+
+
+def _choosing(spec: MoE, either: type[StandIn], whole: type[nn.Module], shared: type[nn.Module]) -> type[StandIn]:
+    """``either``, made to build a layer's whole FFN as ``whole`` and shared experts as ``shared``.
+
+    Each is the native class or a stand-in that derives from ``either``.
+    """
+
+    def choose(cls: type[StandIn], *args: object, prefix: str = "", **kwargs: object) -> nn.Module:
+        chosen: type[nn.Module] = cls
+        if cls is either:
+            chosen = whole if prefix.endswith(f".{spec.ffn}") else shared
+        if issubclass(chosen, StandIn):
+            return StandIn.__new__(chosen)
+        return chosen(*args, prefix=prefix, **kwargs)
+
+    either.__new__ = choose  # type: ignore[method-assign, assignment]
+    return either
 
 
 def _require(spec: MoE, module: ModuleType, names: tuple[str, ...]) -> None:

@@ -96,11 +96,15 @@ class Exchange:
             logits = None if kept.gate is None else self._rows.own(kept.gate(hidden)[0])
             with batches.sending(stage):
                 self._port.send(self._step, layer, own, logits, stage=stage)
+        # Here and not before, so that the FFN role has the rows meanwhile.
+        shared = None if kept.shared is None else kept.shared(hidden)
         batches.give_way(out)
         if count:
             with batches.receiving(stage):
                 self._port.recv(self._step, layer, self._rows.own(out), stage=stage)
         self._rows.complete(out)
+        if shared is not None:
+            torch.add(shared, out, out=out)  # as vLLM adds them
         self._count += stage == len(self._step.tokens) - 1
         self._seconds += time.perf_counter() - started
 

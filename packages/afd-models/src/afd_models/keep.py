@@ -13,16 +13,23 @@ if TYPE_CHECKING:
 class Keep:
     """Parts of FFNs that the attention role holds and computes; the FFN role does not hold them.
 
-    gate: router logits are computed on attention and travel with the rows.
+    gate: router logits are computed on attention and travel with the rows. shared: shared experts are computed on
+    attention while the others are awaited. dense: layers whose whole FFN is dense are not exchanged.
     """
 
     gate: bool = False
+    shared: bool = False
+    dense: bool = False
 
     @classmethod
     def of(cls, config: Config) -> Keep:
         """What the "afd" section asks for."""
-        return cls(gate=config.compute_gate_on_attention)
+        return cls(
+            gate=config.compute_gate_on_attention,
+            shared=config.shared_experts_on_attention,
+            dense=config.dense_layers_on_attention,
+        )
 
 
-#: The experts' gate and every FFN are the FFN role's.
+#: Every FFN is the FFN role's, with all its experts and their gate.
 NOTHING = Keep()

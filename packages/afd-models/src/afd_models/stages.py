@@ -26,16 +26,25 @@ class Stage:
     sparse: bool
 
 
-def find_stages(spec: MoE, model: nn.Module) -> tuple[Stage, ...]:
+def find_stages(spec: MoE, model: nn.Module, keep: Keep = NOTHING) -> tuple[Stage, ...]:
     """All stages of ``model`` in layer order; the same tuple on both roles of one checkpoint."""
-    pattern = re.compile(rf"(?:.*\.)?layers\.(\d+)\.{re.escape(spec.ffn)}")
     stages = []
-    for path, module in model.named_modules():
-        match = pattern.fullmatch(path)
-        if match is not None and not isinstance(module, Absent):
-            sparse = hasattr(module, spec.inner)
-            stages.append(Stage(int(match[1]), f"{path}.{spec.inner}" if sparse else path, sparse))
-    return tuple(sorted(stages, key=lambda stage: stage.layer))
+    for layer, path, module in ffns(spec, model):
+        sparse = hasattr(module, spec.inner)
+        if not isinstance(module, Absent) and (sparse or not keep.dense):
+            stages.append(Stage(layer, f"{path}.{spec.inner}" if sparse else path, sparse))
+    return tuple(stages)
+
+
+def ffns(spec: MoE, model: nn.Module) -> list[tuple[int, str, nn.Module]]:
+    """(layer, path, module) of every decoder layer's FFN, remote, native or absent, in layer order."""
+    pattern = re.compile(rf"(?:.*\.)?layers\.(\d+)\.{re.escape(spec.ffn)}")
+    found = [
+        (int(match[1]), path, module)
+        for path, module in model.named_modules()
+        if (match := pattern.fullmatch(path)) is not None
+    ]
+    return sorted(found, key=lambda each: each[0])
 
 
 class Replay:

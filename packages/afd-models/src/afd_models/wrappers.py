@@ -73,7 +73,7 @@ def _wrap(arch: str, spec: MoE) -> type[nn.Module]:
         with cut(spec, part.role, part.exchange, part.keep):
             native.__init__(self, vllm_config=vllm_config, prefix=prefix)
         layers = vllm_config.model_config.hf_text_config.num_hidden_layers
-        check(spec, part.role, self, find_stages(spec, self), layers, part.keep)
+        check(spec, part.role, self, find_stages(spec, self, part.keep), layers, part.keep)
 
     def load_weights(self: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
         loaded: set[str] = native.load_weights(self, loadable(self, weights))  # type: ignore[attr-defined]

@@ -34,9 +34,10 @@ class AttentionRole(Native):
         logs.enable()
         config = links.section(self.vllm_config)
         self._exchange = Exchange()
-        with selected(self.vllm_config.model_config, Part("attention", self._exchange, Keep.of(config))) as spec:
+        keep = Keep.of(config)
+        with selected(self.vllm_config.model_config, Part("attention", self._exchange, keep)) as spec:
             super().load_model(load_dummy_weights=load_dummy_weights)
-        stages = find_stages(spec, self.get_model())
+        stages = find_stages(spec, self.get_model(), keep)
         placement = links.placement(self.vllm_config.parallel_config)
         connector = links.make_connector(self.vllm_config, config, placement, stages, self.device.type)
         self._port = connector.open_attention()

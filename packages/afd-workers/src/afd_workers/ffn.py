@@ -40,7 +40,7 @@ class FFNRole(Native):
         keep = Keep.of(links.section(self.vllm_config))
         with selected(self.vllm_config.model_config, Part("ffn", keep=keep)) as spec:
             super().load_model(load_dummy_weights=load_dummy_weights)
-        self._stages = find_stages(spec, self.get_model())
+        self._stages = find_stages(spec, self.get_model(), keep)
         self._replay = Replay(self.get_model(), self._stages, keep)
 
     def get_supported_tasks(self) -> tuple[SupportedTask, ...]:

@@ -37,6 +37,8 @@ def check(options: EngineArgs | Options, config: Config) -> None:
     if config.role == "ffn":
         instead = "start one server per FFN rank instead, each with its own rank in the afd section"
         needed = (*needed, ("data_parallel_size", 1, instead))
+    elif config.shared_experts_on_attention:  # each rank would hold a part of their sum
+        needed = (*needed, ("tensor_parallel_size", 1, "set it to 1, or shared_experts_on_attention to false"))
     check_on(needed, options, config)
 
 

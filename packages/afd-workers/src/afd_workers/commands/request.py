@@ -119,6 +119,7 @@ def _check_section(section: Mapping[str, object], topology: Topology, engine: Op
         refusals.check_connector(connector, config)
         refusals.check_on(platform.choose("cpu").needed, engine, config)
     else:
+        refusals.check_connector(registry.resolve(config.connector, "cuda"), config)
         ranks = replace(engine, data_parallel_size=topology.attention)
         refusals.check_on(platform.choose("cuda").needed, ranks, config)
     refusals.check(engine, config)
