@@ -17,12 +17,15 @@ from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.model_executor.model_loader import get_model
 
 from afd_models.exchange import Exchange
+from afd_models.families import find
 from afd_models.postconditions import CutError, check
+from afd_models.spec import MoE
 from afd_models.stages import Replay, Stage, find_stages
-from afd_models.standins import Absent, RemoteExperts, RemoteFFNProxy
+from afd_models.standins import RemoteBlock, RemoteExperts, RemoteFFNProxy, StandIn
 from afd_models.wrappers import Part, selected
+from tools.toy_checkpoint import FAMILIES
 
-FAMILIES = ("deepseek-v2", "deepseek-v3", "qwen3-moe")
+RUNNABLE = sorted(name for name, toy in FAMILIES.items() if not toy.not_on_cpu)
 LAYERS = 4
 pytestmark = pytest.mark.usefixtures("distributed")
 
@@ -44,6 +47,7 @@ class Built:
 class Family:
     """The whole model and both parts."""
 
+    spec: MoE
     whole: Built
     attention: Built
     ffn: Built
@@ -60,19 +64,21 @@ def _part(folder: Path, part: Part) -> Built:
     return Built(model, config, find_stages(spec, model))
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=sorted(FAMILIES))
 def family(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> Family:
     folder = checkpoint(request.param)
     config = _config(folder)
     with set_current_vllm_config(config):
         whole = Built(get_model(vllm_config=config), config)
-    return Family(whole, _part(folder, Part("attention", Exchange())), _part(folder, Part("ffn")))
+    _, spec = find(config.model_config.architectures)
+    return Family(spec, whole, _part(folder, Part("attention", Exchange())), _part(folder, Part("ffn")))
 
 
-def test_parts_hold_the_whole_model_and_share_only_the_gate(family: Family) -> None:
+def test_parts_hold_the_whole_model_and_share_only_a_gate_that_experts_call(family: Family) -> None:
     attention, ffn = set(family.attention.parameters), set(family.ffn.parameters)
     assert attention | ffn == set(family.whole.parameters)
     assert all(".mlp.gate." in name for name in attention & ffn)
+    assert bool(attention & ffn) == (not family.spec.block)
 
 
 def test_every_parameter_is_loaded_with_the_whole_models_value(family: Family) -> None:
@@ -92,12 +98,14 @@ def test_attention_holds_no_expert_and_ffn_no_attention(family: Family) -> None:
 def test_both_roles_mean_the_same_stages(family: Family) -> None:
     assert family.attention.stages == family.ffn.stages
     assert [stage.layer for stage in family.ffn.stages] == list(range(LAYERS))
-    assert [stage.sparse for stage in family.ffn.stages] == [False, True, True, True]
-    kinds = [type(family.attention.model.get_submodule(s.path)).__mro__ for s in family.attention.stages]
-    assert RemoteFFNProxy in kinds[0]
-    assert all(RemoteExperts in kind for kind in kinds[1:])
+    assert any(stage.sparse for stage in family.ffn.stages)
+    stand_in = RemoteBlock if family.spec.block else RemoteExperts
+    for stage in family.attention.stages:
+        kinds = type(family.attention.model.get_submodule(stage.path)).__mro__
+        assert (stand_in if stage.sparse else RemoteFFNProxy) in kinds
 
 
+@pytest.mark.parametrize("family", RUNNABLE, indirect=True)
 @pytest.mark.parametrize("rows", [1, 7, 64])
 def test_each_stage_computes_bit_for_bit_what_the_whole_model_computes(family: Family, rows: int) -> None:
     replay = Replay(family.ffn.model, family.ffn.stages)
@@ -122,7 +130,7 @@ def test_the_native_class_and_its_names_are_untouched_afterwards(family: Family)
     config = family.ffn.config.model_config.hf_config
     assert not config.architectures[0].startswith("AFD")
     assert type(family.ffn.model).__name__ == f"AFD{config.architectures[0]}"
-    assert not any(isinstance(module, (Absent, RemoteExperts)) for module in family.whole.model.modules())
+    assert not any(isinstance(module, StandIn) for module in family.whole.model.modules())
 
 
 def test_absent_modules_say_which_role_holds_them(family: Family) -> None:
@@ -138,12 +146,10 @@ def test_an_unconnected_exchange_says_so(family: Family) -> None:
 
 
 def test_a_part_that_is_not_cut_is_refused_with_the_list_of_what_is_wrong(family: Family) -> None:
-    from afd_models.families import find
-
-    _, spec = find(family.whole.config.model_config.architectures)
-    stages = find_stages(spec, family.whole.model)
-    with pytest.raises(CutError, match=r"model\.layers\.0\.mlp is a native .*model\.layers\.3\.mlp\.experts"):
+    spec, stages = family.spec, family.ffn.stages
+    with pytest.raises(CutError) as uncut:
         check(spec, "attention", family.whole.model, stages, LAYERS)
+    assert all(f"{stage.path} is a native " in str(uncut.value) for stage in stages)
     with pytest.raises(CutError, match=r"attention layer model\.layers\.0.*parameter model\.norm\.weight lies outside"):
         check(spec, "ffn", family.whole.model, stages, LAYERS)
     with pytest.raises(CutError, match=r"FFN stages for layers \[0, 1, 2\] instead of 0 to 3"):
@@ -154,12 +160,10 @@ def test_a_declared_name_that_vllm_lost_is_named(family: Family, monkeypatch: py
     from dataclasses import replace
 
     from afd_models.cut import cut
-    from afd_models.families import find
 
-    _, spec = find(family.whole.config.model_config.architectures)
     with (
         pytest.raises(ValueError, match=r"found no GoneAttention: this vLLM is not one"),
-        cut(replace(spec, attention=("GoneAttention",)), "ffn", None),
+        cut(replace(family.spec, attention=("GoneAttention",)), "ffn", None),
     ):
         pass
 
