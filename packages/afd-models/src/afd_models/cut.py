@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from afd_models.standins import Absent, RemoteExperts, RemoteFFNProxy, StandIn, standing_for
+from afd_models.standins import Absent, RemoteBlock, RemoteExperts, RemoteFFNProxy, StandIn, standing_for
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -42,12 +42,15 @@ def cut(spec: MoE, role: Role, exchange: Exchange | None) -> Iterator[None]:
 
 
 def _attention(spec: MoE, module: ModuleType, exchange: Exchange) -> Mapping[str, object]:
-    """The experts' factory and every dense FFN class become stand-ins."""
-    _require(spec, module, (spec.experts, *spec.dense))
+    """The experts' factory or the block around it, and every dense FFN class, become stand-ins."""
+    _require(spec, module, spec.rebound)
     natives = {name: getattr(module, name) for name in spec.dense}
     dense = {name: _dense(spec, native, exchange) for name, native in natives.items()}
-    experts = standing_for(RemoteExperts, getattr(module, spec.experts), exchange=exchange)
-    return {spec.experts: experts, **dense}
+    experts = getattr(module, spec.experts)
+    if spec.block:
+        block = standing_for(RemoteBlock, getattr(module, spec.block), exchange=exchange)
+        return {spec.block: block, spec.experts: standing_for(Absent, experts), **dense}
+    return {spec.experts: standing_for(RemoteExperts, experts, exchange=exchange), **dense}
 
 
 def _dense(spec: MoE, native: type, exchange: Exchange) -> type[StandIn]:
@@ -67,7 +70,7 @@ def _dense(spec: MoE, native: type, exchange: Exchange) -> type[StandIn]:
 
 def _ffn(spec: MoE, module: ModuleType) -> Mapping[str, object]:
     """Attention classes become absent, and with them norms, embeddings and the LM head."""
-    _require(spec, module, (*spec.attention, spec.experts, *spec.dense))
+    _require(spec, module, spec.rebound)
     unused = tuple(name for name in spec.unused if hasattr(module, name))
     return {name: standing_for(Absent, getattr(module, name)) for name in (*spec.attention, *unused)}
 

@@ -40,6 +40,6 @@ def _missing(spec: MoE, module: ast.Module) -> list[str]:
     attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
     return [
         *(f"class {name}" for name in spec.archs if name not in defined),
-        *(f"a use of {name}" for name in (*spec.attention, spec.experts, *spec.dense) if name not in looked_up),
+        *(f"a use of {name}" for name in spec.rebound if name not in looked_up),
         *(f"self.{name}" for name in (spec.ffn, spec.inner) if name not in attributes),
     ]

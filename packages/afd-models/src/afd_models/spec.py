@@ -17,6 +17,8 @@ class MoE:
     attention: classes that the FFN role does not build.
     experts: name of the factory that the attention role replaces by a remote stand-in.
     dense: classes of a whole dense FFN, replaced by stand-ins on the attention role.
+    block: class of a sparse FFN that calls its gate itself. It is exchanged as a whole, so that the gate stays on the
+        FFN role; empty where the block hands its gate to the experts.
     ffn: attribute of a decoder layer that holds its FFN. inner: attribute of a sparse FFN that holds the experts.
     unused: names that the FFN role does not build either (norms, embeddings, LM head).
     overlap: parameter-name parts that both roles hold on purpose.
@@ -31,9 +33,15 @@ class MoE:
     vllm: str
     ffn: str = "mlp"
     inner: str = "experts"
+    block: str = ""
     aliases: tuple[str, ...] = ()
     unused: tuple[str, ...] = COMMON_UNUSED
     overlap: tuple[str, ...] = ("gate",)
+
+    @property
+    def rebound(self) -> tuple[str, ...]:
+        """All names that one role or the other rebinds and every vLLM in range must have."""
+        return (*self.attention, self.experts, *self.dense, *((self.block,) if self.block else ()))
 
     @property
     def archs(self) -> tuple[str, ...]:

@@ -18,11 +18,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One exchange per step: the FFN of decoder layer ``layer``; ``path`` is the module that both roles mean."""
+    """One exchange per step: the FFN of decoder layer ``layer``; ``path`` is the module that both roles mean.
+
+    sparse: whether it has experts. whole: whether the whole FFN is exchanged, or what ``path`` names inside it.
+    """
 
     layer: int
     path: str
     sparse: bool
+    whole: bool = False
 
 
 def find_stages(spec: MoE, model: nn.Module) -> tuple[Stage, ...]:
@@ -33,7 +37,8 @@ def find_stages(spec: MoE, model: nn.Module) -> tuple[Stage, ...]:
         match = pattern.fullmatch(path)
         if match is not None and not isinstance(module, Absent):
             sparse = hasattr(module, spec.inner)
-            stages.append(Stage(int(match[1]), f"{path}.{spec.inner}" if sparse else path, sparse))
+            whole = not sparse or bool(spec.block)
+            stages.append(Stage(int(match[1]), path if whole else f"{path}.{spec.inner}", sparse, whole))
     return tuple(sorted(stages, key=lambda stage: stage.layer))
 
 
@@ -42,7 +47,7 @@ class Replay:
 
     def __init__(self, model: nn.Module, stages: tuple[Stage, ...]) -> None:
         self._modules: Mapping[int, tuple[nn.Module, bool]] = {
-            stage.layer: (model.get_submodule(stage.path), stage.sparse) for stage in stages
+            stage.layer: (model.get_submodule(stage.path), stage.whole) for stage in stages
         }
 
     def __call__(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
@@ -54,10 +59,10 @@ class Replay:
             raise ValueError(
                 f"Expected a layer of {sorted(self._modules)}, found {layer}: both roles must serve the same model."
             )
-        module, sparse = self._modules[layer]
-        if sparse:
-            # The same call as in the native block: hidden states as router logits, the gate follows the experts.
-            result: torch.Tensor = module(hidden_states=hidden, router_logits=hidden)
-            return result
-        dense: torch.Tensor = module(hidden)
-        return dense
+        module, whole = self._modules[layer]
+        if whole:
+            output: torch.Tensor = module(hidden)
+            return output
+        # The same call as in the native block: hidden states as router logits, the gate follows the experts.
+        result: torch.Tensor = module(hidden_states=hidden, router_logits=hidden)
+        return result
