@@ -21,10 +21,15 @@ from afd_models.families import find
 from afd_models.postconditions import CutError, check
 from afd_models.spec import MoE
 from afd_models.stages import Replay, Stage, find_stages
-from afd_models.standins import RemoteBlock, RemoteExperts, RemoteFFNProxy, StandIn
+from afd_models.standins import Absent, RemoteBlock, RemoteExperts, RemoteFFNProxy
 from afd_models.wrappers import Part, selected
 from tools.toy_checkpoint import FAMILIES
 
+#: Layers with a dense FFN, by toy; none in the others.
+DENSE = {
+    "deepseek-v2": (0,), "deepseek-v3": (0,), "ernie4.5-moe": (0,), "glm4-moe": (0,), "kimi-k2": (0,), "llama4": (0, 2),
+    "qwen2-moe": (0,), "qwen3-moe": (0,), "qwen3-next": (0,),
+}  # fmt: skip
 RUNNABLE = sorted(name for name, toy in FAMILIES.items() if not toy.not_on_cpu)
 LAYERS = 4
 pytestmark = pytest.mark.usefixtures("distributed")
@@ -45,9 +50,10 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The whole model and both parts."""
+    """The whole model and both parts, their declaration, and which layers are dense."""
 
     spec: MoE
+    dense: tuple[int, ...]
     whole: Built
     attention: Built
     ffn: Built
@@ -71,13 +77,14 @@ def family(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) ->
     with set_current_vllm_config(config):
         whole = Built(get_model(vllm_config=config), config)
     _, spec = find(config.model_config.architectures)
-    return Family(spec, whole, _part(folder, Part("attention", Exchange())), _part(folder, Part("ffn")))
+    dense = DENSE.get(request.param, ())
+    return Family(spec, dense, whole, _part(folder, Part("attention", Exchange())), _part(folder, Part("ffn")))
 
 
-def test_parts_hold_the_whole_model_and_share_only_a_gate_that_experts_call(family: Family) -> None:
+def test_parts_hold_the_whole_model_and_share_only_the_gate(family: Family) -> None:
     attention, ffn = set(family.attention.parameters), set(family.ffn.parameters)
     assert attention | ffn == set(family.whole.parameters)
-    assert all(".mlp.gate." in name for name in attention & ffn)
+    assert all(any(f".{part}." in name for part in family.spec.overlap) for name in attention & ffn)
     assert bool(attention & ffn) == (not family.spec.block)
 
 
@@ -89,8 +96,9 @@ def test_every_parameter_is_loaded_with_the_whole_models_value(family: Family) -
 
 
 def test_attention_holds_no_expert_and_ffn_no_attention(family: Family) -> None:
-    assert not any(".experts." in name or ".shared_experts." in name for name in family.attention.parameters)
-    assert not any("self_attn" in n or "norm" in n or "embed" in n or "lm_head" in n for n in family.ffn.parameters)
+    attention = [name for name in family.attention.parameters if "shared_expert_gate" not in name]
+    assert not any(".experts." in name or ".shared_expert" in name for name in attention)
+    assert not any("attn" in n or "norm" in n or "embed" in n or "lm_head" in n for n in family.ffn.parameters)
     context = family.ffn.config.compilation_config.static_forward_context
     assert not any(isinstance(layer, AttentionLayerBase) for layer in context.values())
 
@@ -98,11 +106,11 @@ def test_attention_holds_no_expert_and_ffn_no_attention(family: Family) -> None:
 def test_both_roles_mean_the_same_stages(family: Family) -> None:
     assert family.attention.stages == family.ffn.stages
     assert [stage.layer for stage in family.ffn.stages] == list(range(LAYERS))
-    assert any(stage.sparse for stage in family.ffn.stages)
-    stand_in = RemoteBlock if family.spec.block else RemoteExperts
+    assert [stage.sparse for stage in family.ffn.stages] == [n not in family.dense for n in range(LAYERS)]
+    sparse = RemoteBlock if family.spec.block else RemoteExperts
     for stage in family.attention.stages:
-        kinds = type(family.attention.model.get_submodule(stage.path)).__mro__
-        assert (stand_in if stage.sparse else RemoteFFNProxy) in kinds
+        stand_in = family.attention.model.get_submodule(stage.path)
+        assert isinstance(stand_in, sparse if stage.sparse else RemoteFFNProxy)
 
 
 @pytest.mark.parametrize("family", RUNNABLE, indirect=True)
@@ -130,26 +138,28 @@ def test_the_native_class_and_its_names_are_untouched_afterwards(family: Family)
     config = family.ffn.config.model_config.hf_config
     assert not config.architectures[0].startswith("AFD")
     assert type(family.ffn.model).__name__ == f"AFD{config.architectures[0]}"
-    assert not any(isinstance(module, StandIn) for module in family.whole.model.modules())
+    assert not any(isinstance(module, (Absent, RemoteExperts)) for module in family.whole.model.modules())
 
 
 def test_absent_modules_say_which_role_holds_them(family: Family) -> None:
-    attention = family.ffn.model.get_submodule("model.layers.1.self_attn")
-    with pytest.raises(RuntimeError, match=r"no call of model.layers.1.self_attn on this role"):
+    absent = {path: module for path, module in family.ffn.model.named_modules() if isinstance(module, Absent)}
+    path, attention = next((path, module) for path, module in absent.items() if path.endswith("attn"))
+    with pytest.raises(RuntimeError, match=rf"no call of {path} on this role"):
         attention(torch.zeros(1))
 
 
 def test_an_unconnected_exchange_says_so(family: Family) -> None:
-    stand_in = family.attention.model.get_submodule(family.attention.stages[0].path)
-    with pytest.raises(RuntimeError, match="found no open port"):
-        stand_in(torch.zeros(1, 4))
+    for stage in family.attention.stages:
+        stand_in, rows = family.attention.model.get_submodule(stage.path), torch.zeros(1, 4)
+        with pytest.raises(RuntimeError, match="found no open port"):
+            stand_in(rows) if stage.whole else stand_in(rows, rows)
 
 
 def test_a_part_that_is_not_cut_is_refused_with_the_list_of_what_is_wrong(family: Family) -> None:
-    spec, stages = family.spec, family.ffn.stages
-    with pytest.raises(CutError) as uncut:
+    spec = family.spec
+    stages = find_stages(spec, family.whole.model)
+    with pytest.raises(CutError, match=rf"{stages[0].path} is a native .*{stages[3].path} is a native"):
         check(spec, "attention", family.whole.model, stages, LAYERS)
-    assert all(f"{stage.path} is a native " in str(uncut.value) for stage in stages)
     with pytest.raises(CutError, match=r"attention layer model\.layers\.0.*parameter model\.norm\.weight lies outside"):
         check(spec, "ffn", family.whole.model, stages, LAYERS)
     with pytest.raises(CutError, match=r"FFN stages for layers \[0, 1, 2\] instead of 0 to 3"):

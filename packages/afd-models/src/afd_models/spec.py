@@ -13,7 +13,8 @@ class MoE:
     """One family of MoE models, as data.
 
     arch: architecture name in ``config.json``; ``aliases`` are further ones that the same classes serve.
-    module: vLLM module that defines the model; the names below are looked up in it.
+    module: vLLM module that defines the model; the names below are looked up in it and in ``also``, further modules
+    whose classes the model builds. ``Class.attribute`` is a name that a class body binds and its methods look up.
     attention: classes that the FFN role does not build.
     experts: name of the factory that the attention role replaces by a remote stand-in.
     dense: classes of a whole dense FFN, replaced by stand-ins on the attention role.
@@ -34,9 +35,15 @@ class MoE:
     ffn: str = "mlp"
     inner: str = "experts"
     block: str = ""
+    also: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     unused: tuple[str, ...] = COMMON_UNUSED
     overlap: tuple[str, ...] = ("gate",)
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """All modules in which names are looked up."""
+        return (self.module, *self.also)
 
     @property
     def rebound(self) -> tuple[str, ...]:
@@ -47,3 +54,21 @@ class MoE:
     def archs(self) -> tuple[str, ...]:
         """All architecture names that this declaration serves."""
         return (self.arch, *self.aliases)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A family that the cut does not carry: whoever serves it is told so before anything is loaded.
+
+    archs: architecture names in ``config.json``. module: vLLM module that defines them.
+    reason, instead: ends of the sentence "AFD does not carry ...: reason; instead."
+    """
+
+    archs: tuple[str, ...]
+    module: str
+    reason: str
+    instead: str
+
+    def sentence(self, arch: str) -> str:
+        """What is said of ``arch`` at start-up."""
+        return f"AFD does not carry {arch} ({self.module}): {self.reason}; {self.instead}."

@@ -71,8 +71,7 @@ class RemoteBlock(Remote):
     """
 
     def __init__(self, *args: object, prefix: str = "", **kwargs: object) -> None:
-        native: type[nn.Module] = type(self).__bases__[1]  # see standing_for
-        native.__init__(self, *args, prefix=prefix, **kwargs)
+        super(nn.Identity, self).__init__(*args, prefix=prefix, **kwargs)  # type: ignore[misc]
         self.path, self.layer = prefix, layer_index(prefix)
         self._parameters.clear()
         for name, child in list(self.named_children()):

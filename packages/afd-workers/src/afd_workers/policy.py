@@ -29,8 +29,11 @@ class Roles:
         from vllm.platforms import current_platform
 
         from afd_connectors import registry
+        from afd_models import checkpoint
 
         logs.enable()
+        if not engine_args.hf_overrides:  # they may name another family; finish looks at what came of them
+            checkpoint.refuse(engine_args.model)
         device = current_platform.device_type
         chosen = platform.choose(device)
         config.check_device(device)
