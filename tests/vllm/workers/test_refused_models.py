@@ -1,9 +1,8 @@
-"""Models that the cut does not carry end where vLLM builds its configuration, on both roles, before a tensor is read."""
+"""Models that the cut does not carry end where vLLM builds its configuration, on both roles, before they are read."""
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 from vllm.engine.arg_utils import EngineArgs
 
 from afd_compat import install, policy, registry
-from afd_models.families import refused
 from afd_workers.policy import Roles
 
 
@@ -27,11 +25,10 @@ def plugged(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("plugged")
 @pytest.mark.parametrize("role", ["attention", "ffn"])
-@pytest.mark.parametrize("arch", sorted(refused()))
-def test_the_start_ends_in_one_sentence_and_within_a_second(arch: str, role: str, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"architectures": [arch], "model_type": "llama"}))
+@pytest.mark.parametrize("arch", ["DeepseekV32ForCausalLM", "Qwen3VLMoeForConditionalGeneration"])
+def test_the_start_ends_in_one_sentence(arch: str, role: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(EngineArgs, "create_model_config")  # which reads a model's files first
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [arch]}))
     options = EngineArgs(model=str(tmp_path), additional_config={"afd": {"role": role}})
-    began = time.monotonic()
     with pytest.raises(ValueError, match=rf"^AFD does not carry {arch} \([^;\n]+; serve [^;\n]+\.$"):
         options.create_engine_config()
-    assert time.monotonic() - began < 1.0
