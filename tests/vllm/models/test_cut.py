@@ -26,7 +26,11 @@ from afd_models.wrappers import Part, selected
 from tools.toy_checkpoint import FAMILIES
 
 #: Layers with a dense FFN, by toy; none in the others.
-DENSE = {"deepseek-v2": (0,), "deepseek-v3": (0,), "qwen3-moe": (0,), "qwen3-next": (0,), "llama4": (0, 2)}
+DENSE = {
+    "deepseek-v2": (0,), "deepseek-v3": (0,), "ernie4.5-moe": (0,), "glm4-moe": (0,), "kimi-k2": (0,), "llama4": (0, 2),
+    "qwen2-moe": (0,), "qwen3-moe": (0,), "qwen3-next": (0,),
+}  # fmt: skip
+RUNNABLE = sorted(name for name, toy in FAMILIES.items() if not toy.not_on_cpu)
 LAYERS = 4
 pytestmark = pytest.mark.usefixtures("distributed")
 
@@ -81,6 +85,7 @@ def test_parts_hold_the_whole_model_and_share_only_the_gate(family: Family) -> N
     attention, ffn = set(family.attention.parameters), set(family.ffn.parameters)
     assert attention | ffn == set(family.whole.parameters)
     assert all(any(f".{part}." in name for part in family.spec.overlap) for name in attention & ffn)
+    assert bool(attention & ffn) == (not family.spec.block)
 
 
 def test_every_parameter_is_loaded_with_the_whole_models_value(family: Family) -> None:
@@ -108,6 +113,7 @@ def test_both_roles_mean_the_same_stages(family: Family) -> None:
         assert isinstance(stand_in, sparse if stage.sparse else RemoteFFNProxy)
 
 
+@pytest.mark.parametrize("family", RUNNABLE, indirect=True)
 @pytest.mark.parametrize("rows", [1, 7, 64])
 def test_each_stage_computes_bit_for_bit_what_the_whole_model_computes(family: Family, rows: int) -> None:
     replay = Replay(family.ffn.model, family.ffn.stages)
