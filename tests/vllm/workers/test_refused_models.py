@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 from vllm.engine.arg_utils import EngineArgs
+from vllm.model_executor.models import ModelRegistry
 
 from afd_compat import install, policy, registry
+from afd_models.families import refused
 from afd_workers.policy import Roles
 
 
@@ -32,3 +34,8 @@ def test_the_start_ends_in_one_sentence(arch: str, role: str, tmp_path: Path, mo
     options = EngineArgs(model=str(tmp_path), additional_config={"afd": {"role": role}})
     with pytest.raises(ValueError, match=rf"^AFD does not carry {arch} \([^;\n]+; serve [^;\n]+\.$"):
         options.create_engine_config()
+
+
+@pytest.mark.parametrize("arch", sorted(refused()))
+def test_each_is_a_model_of_the_module_that_is_named(arch: str) -> None:
+    assert ModelRegistry.models[arch].module_name == refused()[arch].module
