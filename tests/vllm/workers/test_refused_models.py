@@ -13,6 +13,7 @@ from vllm.model_executor.models import ModelRegistry
 from afd_compat import install, policy, registry
 from afd_models.families import refused
 from afd_workers.policy import Roles
+from tools import toy_checkpoint
 
 
 @pytest.fixture
@@ -34,6 +35,18 @@ def test_the_start_ends_in_one_sentence(arch: str, role: str, tmp_path: Path, mo
     options = EngineArgs(model=str(tmp_path), additional_config={"afd": {"role": role}})
     with pytest.raises(ValueError, match=rf"^AFD does not carry {arch} \([^;\n]+; serve [^;\n]+\.$"):
         options.create_engine_config()
+
+
+@pytest.mark.usefixtures("plugged")
+def test_gpt_oss_as_published_is_told_that_processors_miss_its_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cpu._is_amx_tile_supported", lambda: False)
+    folder = toy_checkpoint.make("gpt-oss", tmp_path, changes={"quantization_config": {"quant_method": "mxfp4"}})
+    for role in ("attention", "ffn"):
+        options = EngineArgs(model=str(folder), additional_config={"afd": {"role": role}})
+        with pytest.raises(ValueError, match=r"^vLLM has no kernel for \w*mxfp4 experts [^.\n]+\.$"):
+            options.create_engine_config()
 
 
 @pytest.mark.parametrize("arch", sorted(refused()))
