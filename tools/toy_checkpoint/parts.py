@@ -33,11 +33,13 @@ class Toy:
     """config: the published config.json, small; shapes: every tensor of the published checkpoint with its shape.
 
     not_on_cpu: why vLLM itself cannot run it on a CPU, so that it is only built and loaded there.
+    needs: module without which vLLM cannot import the family's file; CPU environments may lack it.
     """
 
     config: Config
     shapes: Callable[[Config], Shapes]
     not_on_cpu: str = ""
+    needs: str = "vllm"
 
 
 def decoder(config: Config, layer: Callable[[int, str], Shapes]) -> Shapes:

@@ -86,6 +86,15 @@ def test_a_gate_on_attention_is_refused() -> None:
         check(section={"compute_gate_on_attention": True})
 
 
+def test_experts_without_a_kernel_are_refused_by_their_quantization() -> None:
+    for quantization, amx in ((None, False), ("fp8", False), ("gpt_oss_mxfp4", True)):
+        refusals.check_kernels(quantization, amx=amx)
+    with pytest.raises(
+        ValueError, match=r"^vLLM has no kernel for gpt_oss_mxfp4 experts .*: serve a checkpoint with bf"
+    ):
+        refusals.check_kernels("gpt_oss_mxfp4", amx=False)
+
+
 @pytest.mark.parametrize(
     ("section", "dp", "tp", "fits"),
     [

@@ -112,5 +112,6 @@ TOYS = {
             "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
         },
         _moe_shapes,
+        needs="torchvision",  # its file defines the multimodal wrapper too
     ),
 }
