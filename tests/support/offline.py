@@ -11,8 +11,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.support.forks import ENV, Fork
+
+if TYPE_CHECKING:
+    from vllm.logprobs import PromptLogprobs
 
 Batch = list[list[int]]
 BATCH_DONE = "batch {} of {} is done"  # in the engine's log
@@ -24,6 +28,7 @@ class Outcome:
     """What one engine produced. tokens, cached: per batch and prompt; cached counts prompt tokens from the cache.
 
     worker, model: class names, empty for an engine whose workers are processes. figures: the first worker's.
+    logprobs: per batch, prompt and position those of the whole vocabulary, if the run was asked for them.
     """
 
     tokens: list[Batch]
@@ -32,6 +37,7 @@ class Outcome:
     scheduler: str
     model: str
     figures: Mapping[str, float] | None
+    logprobs: list[list[list[list[float]]]]
 
 
 class Run:
@@ -39,11 +45,12 @@ class Run:
 
     def __init__(
         self, folder: Path, options: Mapping[str, object], batches: Sequence[Batch], *,
-        tokens: int, env: Mapping[str, str] | None = None,
+        tokens: int, env: Mapping[str, str] | None = None, logprobs: bool = False,
     ) -> None:  # fmt: skip
         self._result = folder / f"result-{len(list(folder.iterdir()))}.json"
         job = self._result.with_suffix(".job")
-        job.write_text(json.dumps({"options": dict(options), "batches": batches, "tokens": tokens}))
+        order = {"options": dict(options), "batches": batches, "tokens": tokens, "logprobs": logprobs}
+        job.write_text(json.dumps(order))
         self._fork = Fork(
             "tests.support.offline",
             [str(job), str(self._result)],
@@ -74,9 +81,11 @@ def main(order: Path, result: Path) -> None:
     from vllm import LLM, SamplingParams, TokensPrompt
 
     job = json.loads(order.read_text())
-    llm = LLM(**{"enforce_eager": True, "dtype": "bfloat16", "kv_cache_memory_bytes": 64 << 20, **job["options"]})
+    options = {"enforce_eager": True, "dtype": "bfloat16", "kv_cache_memory_bytes": 64 << 20, "max_logprobs": -1}
+    llm = LLM(**{**options, **job["options"]})
     count = job["tokens"]  # as the HTTP client asks: min_tokens bars the end token, where ignore_eos goes on after it
-    sampling = SamplingParams(temperature=0, min_tokens=count, max_tokens=count, ignore_eos=True, detokenize=False)
+    sampling = SamplingParams(temperature=0, min_tokens=count, max_tokens=count, ignore_eos=True, detokenize=False,
+                              prompt_logprobs=-1 if job["logprobs"] else None)  # fmt: skip
     outputs = []
     for batch in job["batches"]:
         outputs.append(llm.generate([TokensPrompt(prompt_token_ids=ids) for ids in batch], sampling, use_tqdm=False))
@@ -90,9 +99,15 @@ def main(order: Path, result: Path) -> None:
         "worker": "" if worker is None else f"{type(worker).__module__}.{type(worker).__qualname__}",
         "scheduler": str(config.scheduler_config.get_scheduler_cls()),
         "model": "" if worker is None else type(worker.get_model()).__name__,
+        "logprobs": [[_logprobs(output.prompt_logprobs) for output in batch] for batch in outputs],
         "figures": llm.collective_rpc("exchange_figures")[0] if "afd" in config.additional_config else None,
     }
     result.write_text(json.dumps(outcome))
+
+
+def _logprobs(found: PromptLogprobs | None) -> list[list[float]]:
+    """By token id; vLLM has none for the first token."""
+    return [[each[token].logprob for token in sorted(each)] for each in found or () if each]
 
 
 if __name__ == "__main__":

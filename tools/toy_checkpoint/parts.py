@@ -30,10 +30,16 @@ BASE: Config = {
 
 @dataclass(frozen=True, slots=True)
 class Toy:
-    """config: the published config.json, small; shapes: every tensor of the published checkpoint with its shape."""
+    """config: the published config.json, small; shapes: every tensor of the published checkpoint with its shape.
+
+    not_on_cpu: why vLLM itself cannot run it on a CPU, so that it is only built and loaded there.
+    needs: module without which vLLM cannot import the family's file; CPU environments may lack it.
+    """
 
     config: Config
     shapes: Callable[[Config], Shapes]
+    not_on_cpu: str = ""
+    needs: str = "vllm"
 
 
 def decoder(config: Config, layer: Callable[[int, str], Shapes]) -> Shapes:
@@ -57,6 +63,14 @@ def gqa(config: Config, layer: str) -> Shapes:
     yield f"{layer}.self_attn.k_proj.weight", (kv_heads * width, hidden)
     yield f"{layer}.self_attn.v_proj.weight", (kv_heads * width, hidden)
     yield f"{layer}.self_attn.o_proj.weight", (hidden, heads * width)
+
+
+def qkv_bias(config: Config, layer: str) -> Shapes:
+    """The biases of grouped-query attention's projections, where a model has them."""
+    heads, kv_heads, width = (number(config, k) for k in ("num_attention_heads", "num_key_value_heads", "head_dim"))
+    yield f"{layer}.self_attn.q_proj.bias", (heads * width,)
+    yield f"{layer}.self_attn.k_proj.bias", (kv_heads * width,)
+    yield f"{layer}.self_attn.v_proj.bias", (kv_heads * width,)
 
 
 def mlp(path: str, width: int, hidden: int) -> Shapes:

@@ -173,6 +173,19 @@ def test_cuts(make: Make, old: str, new: str, missing: str | None) -> None:
     assert (change.note, bool(change.diff)) == ("" if missing is None else f"not found: {missing}", True)
 
 
+def test_a_cut_of_several_modules_and_of_names_in_class_bodies(make: Make) -> None:
+    model = MODEL.replace("class Layer:", "class Layer:\n    kind = Attention\n").replace(
+        "= Attention()", "= self.kind()"
+    )
+    blocks = MODEL.replace("ToyForCausalLM", "Other")
+    spec = replace(SPEC, attention=("Layer.kind",), also=("vllm.toy",))
+    old = make("0.30.0", text=blocks, model=model)
+    assert compare_cut(spec, old, make("0.31.0", text=blocks, model=model)).verdict == "same"
+    moved = make("0.32.0", text=blocks, model=model.replace("self.kind()", "Attention()"))
+    assert compare_cut(spec, old, moved).note == "not found: a use of Layer.kind"
+    assert compare_cut(spec, old, make("0.33.0", text=None, model=model)).verdict == "gone"
+
+
 def test_a_model_that_is_gone_or_cannot_be_read(make: Make) -> None:
     assert compare_cut(SPEC, make("0.30.1"), make("0.31.1", model=UNREADABLE)).verdict == "broken"
     assert compare_cut(SPEC, make("0.30.0"), make("0.31.0", model=None)).verdict == "gone"

@@ -198,6 +198,17 @@ def test_bad_requests_get_one_sentence(
     assert str(caught.value).count("\n") == 0
 
 
+def test_a_model_that_is_not_carried_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("afd_workers.commands.request.on_cpu", lambda: True)
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["DeepseekV4ForCausalLM"]}))
+    with pytest.raises(ValueError, match=r"^AFD does not carry DeepseekV4ForCausalLM \(.*token id.*; serve it without"):
+        make_request(options(model=str(tmp_path)), ())
+    overrides = ("--hf_overrides", '{"architectures": ["DeepseekV3ForCausalLM"]}')
+    assert make_request(options(model=str(tmp_path), port=free_ports(1)[0]), overrides).options == overrides
+
+
 def test_a_taken_port_is_refused_before_anything_starts(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

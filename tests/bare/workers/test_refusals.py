@@ -103,6 +103,15 @@ def test_shared_experts_of_several_attention_ranks_are_refused() -> None:
     check("attention", section)
 
 
+def test_experts_without_a_kernel_are_refused_by_their_quantization() -> None:
+    for quantization, amx in ((None, False), ("fp8", False), ("gpt_oss_mxfp4", True)):
+        refusals.check_kernels(quantization, amx=amx)
+    with pytest.raises(
+        ValueError, match=r"^vLLM has no kernel for gpt_oss_mxfp4 experts .*: serve a checkpoint with bf"
+    ):
+        refusals.check_kernels("gpt_oss_mxfp4", amx=False)
+
+
 @pytest.mark.parametrize(
     ("section", "dp", "tp", "fits"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -17,12 +18,21 @@ from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.model_executor.model_loader import get_model
 
 from afd_models.exchange import Exchange
+from afd_models.families import find
 from afd_models.postconditions import CutError, check
+from afd_models.spec import MoE
 from afd_models.stages import Replay, Stage, find_stages
-from afd_models.standins import Absent, RemoteExperts, RemoteFFNProxy
+from afd_models.standins import Absent, RemoteBlock, RemoteExperts, RemoteFFNProxy
 from afd_models.wrappers import Part, selected
+from tools.toy_checkpoint import FAMILIES
 
-FAMILIES = ("deepseek-v2", "deepseek-v3", "qwen3-moe")
+#: Layers with a dense FFN, by toy; none in the others.
+DENSE = {
+    "deepseek-v2": (0,), "deepseek-v3": (0,), "ernie4.5-moe": (0,), "glm4-moe": (0,), "kimi-k2": (0,), "llama4": (0, 2),
+    "qwen2-moe": (0,), "qwen3-moe": (0,), "qwen3-next": (0,),
+}  # fmt: skip
+BUILDABLE = sorted(name for name, toy in FAMILIES.items() if find_spec(toy.needs))
+RUNNABLE = [name for name in BUILDABLE if not FAMILIES[name].not_on_cpu]
 LAYERS = 4
 pytestmark = pytest.mark.usefixtures("distributed")
 
@@ -42,8 +52,10 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The whole model and both parts."""
+    """The whole model and both parts, their declaration, and which layers are dense."""
 
+    spec: MoE
+    dense: tuple[int, ...]
     whole: Built
     attention: Built
     ffn: Built
@@ -60,19 +72,22 @@ def _part(folder: Path, part: Part) -> Built:
     return Built(model, config, find_stages(spec, model))
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=BUILDABLE)
 def family(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> Family:
     folder = checkpoint(request.param)
     config = _config(folder)
     with set_current_vllm_config(config):
         whole = Built(get_model(vllm_config=config), config)
-    return Family(whole, _part(folder, Part("attention", Exchange())), _part(folder, Part("ffn")))
+    _, spec = find(config.model_config.architectures)
+    dense = DENSE.get(request.param, ())
+    return Family(spec, dense, whole, _part(folder, Part("attention", Exchange())), _part(folder, Part("ffn")))
 
 
 def test_parts_hold_the_whole_model_and_share_only_the_gate(family: Family) -> None:
     attention, ffn = set(family.attention.parameters), set(family.ffn.parameters)
     assert attention | ffn == set(family.whole.parameters)
-    assert all(".mlp.gate." in name for name in attention & ffn)
+    assert all(any(f".{part}." in name for part in family.spec.overlap) for name in attention & ffn)
+    assert bool(attention & ffn) == (not family.spec.block)
 
 
 def test_every_parameter_is_loaded_with_the_whole_models_value(family: Family) -> None:
@@ -83,8 +98,9 @@ def test_every_parameter_is_loaded_with_the_whole_models_value(family: Family) -
 
 
 def test_attention_holds_no_expert_and_ffn_no_attention(family: Family) -> None:
-    assert not any(".experts." in name or ".shared_experts." in name for name in family.attention.parameters)
-    assert not any("self_attn" in n or "norm" in n or "embed" in n or "lm_head" in n for n in family.ffn.parameters)
+    attention = [name for name in family.attention.parameters if "shared_expert_gate" not in name]
+    assert not any(".experts." in name or ".shared_expert" in name for name in attention)
+    assert not any("attn" in n or "norm" in n or "embed" in n or "lm_head" in n for n in family.ffn.parameters)
     context = family.ffn.config.compilation_config.static_forward_context
     assert not any(isinstance(layer, AttentionLayerBase) for layer in context.values())
 
@@ -92,12 +108,14 @@ def test_attention_holds_no_expert_and_ffn_no_attention(family: Family) -> None:
 def test_both_roles_mean_the_same_stages(family: Family) -> None:
     assert family.attention.stages == family.ffn.stages
     assert [stage.layer for stage in family.ffn.stages] == list(range(LAYERS))
-    assert [stage.sparse for stage in family.ffn.stages] == [False, True, True, True]
-    kinds = [type(family.attention.model.get_submodule(s.path)).__mro__ for s in family.attention.stages]
-    assert RemoteFFNProxy in kinds[0]
-    assert all(RemoteExperts in kind for kind in kinds[1:])
+    assert [stage.sparse for stage in family.ffn.stages] == [n not in family.dense for n in range(LAYERS)]
+    sparse = RemoteBlock if family.spec.block else RemoteExperts
+    for stage in family.attention.stages:
+        stand_in = family.attention.model.get_submodule(stage.path)
+        assert isinstance(stand_in, sparse if stage.sparse else RemoteFFNProxy)
 
 
+@pytest.mark.parametrize("family", RUNNABLE, indirect=True)
 @pytest.mark.parametrize("rows", [1, 7, 64])
 def test_each_stage_computes_bit_for_bit_what_the_whole_model_computes(family: Family, rows: int) -> None:
     replay = Replay(family.ffn.model, family.ffn.stages)
@@ -126,23 +144,23 @@ def test_the_native_class_and_its_names_are_untouched_afterwards(family: Family)
 
 
 def test_absent_modules_say_which_role_holds_them(family: Family) -> None:
-    attention = family.ffn.model.get_submodule("model.layers.1.self_attn")
-    with pytest.raises(RuntimeError, match=r"no call of model.layers.1.self_attn on this role"):
+    absent = {path: module for path, module in family.ffn.model.named_modules() if isinstance(module, Absent)}
+    path, attention = next((path, module) for path, module in absent.items() if path.endswith("attn"))
+    with pytest.raises(RuntimeError, match=rf"no call of {path} on this role"):
         attention(torch.zeros(1))
 
 
 def test_an_unconnected_exchange_says_so(family: Family) -> None:
-    stand_in = family.attention.model.get_submodule(family.attention.stages[0].path)
-    with pytest.raises(RuntimeError, match="found no open port"):
-        stand_in(torch.zeros(1, 4))
+    for stage in family.attention.stages:
+        stand_in, rows = family.attention.model.get_submodule(stage.path), torch.zeros(1, 4)
+        with pytest.raises(RuntimeError, match="found no open port"):
+            stand_in(rows) if stage.whole else stand_in(rows, rows)
 
 
 def test_a_part_that_is_not_cut_is_refused_with_the_list_of_what_is_wrong(family: Family) -> None:
-    from afd_models.families import find
-
-    _, spec = find(family.whole.config.model_config.architectures)
+    spec = family.spec
     stages = find_stages(spec, family.whole.model)
-    with pytest.raises(CutError, match=r"model\.layers\.0\.mlp is a native .*model\.layers\.3\.mlp\.experts"):
+    with pytest.raises(CutError, match=rf"{stages[0].path} is a native .*{stages[3].path} is a native"):
         check(spec, "attention", family.whole.model, stages, LAYERS)
     with pytest.raises(CutError, match=r"attention layer model\.layers\.0.*parameter model\.norm\.weight lies outside"):
         check(spec, "ffn", family.whole.model, stages, LAYERS)
@@ -154,12 +172,10 @@ def test_a_declared_name_that_vllm_lost_is_named(family: Family, monkeypatch: py
     from dataclasses import replace
 
     from afd_models.cut import cut
-    from afd_models.families import find
 
-    _, spec = find(family.whole.config.model_config.architectures)
     with (
         pytest.raises(ValueError, match=r"found no GoneAttention: this vLLM is not one"),
-        cut(replace(spec, attention=("GoneAttention",)), "ffn", None),
+        cut(replace(family.spec, attention=("GoneAttention",)), "ffn", None),
     ):
         pass
 

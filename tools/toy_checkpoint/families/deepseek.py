@@ -1,4 +1,4 @@
-"""DeepSeek V2 and V3: latent attention, shared experts, a dense first layer."""
+"""DeepSeek V2 and V3, and Kimi K2, a V3 without groups: latent attention, shared experts, first layer dense."""
 
 from tools.toy_checkpoint.parts import BASE, Config, Shapes, Toy, decoder, experts, mlp, number
 
@@ -81,6 +81,20 @@ TOYS = {
             "n_group": 4,
             "topk_group": 2,
             "routed_scaling_factor": 2.5,
+            "q_lora_rank": 64,
+            "num_nextn_predict_layers": 0,
+        },
+        _shapes,
+    ),
+    "kimi-k2": Toy(
+        {
+            **_COMMON,
+            "architectures": ["DeepseekV3ForCausalLM"],
+            "model_type": "kimi_k2",
+            "topk_method": "noaux_tc",
+            "scoring_func": "sigmoid",
+            "norm_topk_prob": True,
+            "routed_scaling_factor": 2.827,
             "q_lora_rank": 64,
             "num_nextn_predict_layers": 0,
         },

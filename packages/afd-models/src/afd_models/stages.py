@@ -19,11 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One exchange per step: the FFN of decoder layer ``layer``; ``path`` is the module that both roles mean."""
+    """One exchange per step: the FFN of decoder layer ``layer``; ``path`` is the module that both roles mean.
+
+    sparse: whether it has experts. whole: whether the whole FFN is exchanged, or what ``path`` names inside it.
+    """
 
     layer: int
     path: str
     sparse: bool
+    whole: bool = False
 
 
 def find_stages(spec: MoE, model: nn.Module, keep: Keep = NOTHING) -> tuple[Stage, ...]:
@@ -31,8 +35,9 @@ def find_stages(spec: MoE, model: nn.Module, keep: Keep = NOTHING) -> tuple[Stag
     stages = []
     for layer, path, module in ffns(spec, model):
         sparse = hasattr(module, spec.inner)
+        whole = not sparse or bool(spec.block)
         if not isinstance(module, Absent) and (sparse or not keep.dense):
-            stages.append(Stage(layer, f"{path}.{spec.inner}" if sparse else path, sparse))
+            stages.append(Stage(layer, path if whole else f"{path}.{spec.inner}", sparse, whole))
     return tuple(stages)
 
 
@@ -53,7 +58,7 @@ class Replay:
     def __init__(self, model: nn.Module, stages: tuple[Stage, ...], keep: Keep = NOTHING) -> None:
         self._gate_here = not keep.gate
         self._modules: Mapping[int, tuple[nn.Module, bool]] = {
-            stage.layer: (model.get_submodule(stage.path), stage.sparse) for stage in stages
+            stage.layer: (model.get_submodule(stage.path), stage.whole) for stage in stages
         }
 
     def __call__(self, layer: int, hidden: torch.Tensor, router: torch.Tensor | None = None) -> torch.Tensor:
@@ -66,16 +71,16 @@ class Replay:
             raise ValueError(
                 f"Expected a layer of {sorted(self._modules)}, found {layer}: both roles must serve the same model."
             )
-        module, sparse = self._modules[layer]
-        if (router is None) != (self._gate_here or not sparse):
+        module, whole = self._modules[layer]
+        if (router is None) != (self._gate_here or whole):
             raise ValueError(
                 f"Expected layer {layer} {'without' if router is not None else 'with'} router logits, found "
                 f"{'some' if router is not None else 'none'}: set compute_gate_on_attention alike on both roles."
             )
-        if sparse:
-            # The same call as in the native block: its experts call their gate on what they get as logits, if they
-            # have one.
-            result: torch.Tensor = module(hidden_states=hidden, router_logits=hidden if router is None else router)
-            return result
-        dense: torch.Tensor = module(hidden)
-        return dense
+        if whole:
+            output: torch.Tensor = module(hidden)
+            return output
+        # The same call as in the native block: its experts call their gate on what they get as logits, if they have
+        # one.
+        result: torch.Tensor = module(hidden_states=hidden, router_logits=hidden if router is None else router)
+        return result

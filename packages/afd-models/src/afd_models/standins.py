@@ -66,6 +66,26 @@ class RemoteFFNProxy(Remote):
         return self.exchange(hidden_states, self.layer)
 
 
+class RemoteBlock(Remote):
+    """Stands for a sparse FFN that calls its gate itself: ``forward(hidden)`` is replayed on the native block.
+
+    Built by the native constructor, since causal-LM classes read counts and ``experts`` off their blocks; what that
+    made is dropped again, so that this role holds no gate.
+    """
+
+    def __init__(self, *args: object, prefix: str = "", **kwargs: object) -> None:
+        super(nn.Identity, self).__init__(*args, prefix=prefix, **kwargs)  # type: ignore[misc]
+        self.path, self.layer = prefix, layer_index(prefix)
+        self._parameters.clear()
+        for name, child in list(self.named_children()):
+            if not isinstance(child, StandIn):
+                setattr(self, name, Absent(prefix=f"{prefix}.{name}"))
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """hidden_states: [rows, hidden]; returns the block's output in the same shape and dtype."""
+        return self.exchange(hidden_states, self.layer)
+
+
 class RemoteExperts(Remote):
     """Stands for the experts below a native sparse block, which keeps calling them as it calls its own."""
 

@@ -29,8 +29,11 @@ class Roles:
         from vllm.platforms import current_platform
 
         from afd_connectors import registry
+        from afd_models import checkpoint
 
         logs.enable()
+        if not engine_args.hf_overrides:  # they may name another family; finish looks at what came of them
+            checkpoint.refuse(engine_args.model)
         device = current_platform.device_type
         chosen = platform.choose(device)
         config.check_device(device)
@@ -64,6 +67,10 @@ class Roles:
         from afd_models.families import find
 
         find(vllm_config.model_config.architectures)
+        if current_platform.device_type == "cpu":
+            import torch
+
+            refusals.check_kernels(vllm_config.model_config.quantization, amx=torch.cpu._is_amx_tile_supported())
         if platform.choose(current_platform.device_type).runner_v2 and not vllm_config.use_v2_model_runner:
             raise ValueError(
                 "AFD needs vLLM's second model runner on this device, found the first: set VLLM_USE_V2_MODEL_RUNNER=1 "

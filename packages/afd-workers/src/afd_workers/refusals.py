@@ -59,6 +59,18 @@ def check_on(needed: Iterable[tuple[str, object, str]], options: EngineArgs | Op
             raise ValueError(f"AFD's {config.role} role needs {option}={value}, found {found}: {instead}.")
 
 
+def check_kernels(quantization: str | None, *, amx: bool) -> None:
+    """ValueError on a processor for experts that vLLM computes there only with AMX; ``quantization`` as vLLM has it.
+
+    Said to both roles: the attention role loads no experts, and would wait for an FFN role that cannot.
+    """
+    if quantization is not None and "mxfp4" in quantization and not amx:
+        raise ValueError(
+            f"vLLM has no kernel for {quantization} experts on a processor without AMX, and this has none: serve a "
+            "checkpoint with bfloat16 experts, or serve this one on GPUs."
+        )
+
+
 def check_ranks(parallel: ParallelConfig, config: Config) -> None:
     """ValueError unless this server's ranks lie within the number of ranks of its role.
 

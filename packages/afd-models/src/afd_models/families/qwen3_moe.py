@@ -8,5 +8,6 @@ MODEL = MoE(
     attention=("Qwen3MoeAttention",),
     experts="FusedMoEFactory",
     dense=("Qwen3MoeMLP",),
+    overlap=("gate", "shared_expert_gate"),
     vllm=">=0.30,<0.34",
 )

@@ -11,6 +11,7 @@ from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
+from afd_models import checkpoint
 from afd_workers import platform, refusals
 from afd_workers.launch.free import is_free
 from afd_workers.launch.options import Options, read
@@ -31,6 +32,8 @@ def make_request(options: argparse.Namespace, rest: Sequence[str]) -> Request:
     """The checked request; ValueError with one sentence for what cannot be started."""
     _check_options(rest)
     _check_model(options.model)
+    if not any(normal(argument).startswith("--hf-overrides") for argument in rest):  # they may name another family
+        checkpoint.refuse(options.model)
     topology, engine = Topology.parse(options.topology), read(rest)
     ranks = topology.processes(engine.tensor_parallel_size)
     if ranks > MAX_RANKS:

@@ -1,0 +1,132 @@
+"""Proposes the declaration of a family from the text of vLLM's model file, so that adding one starts with data."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from afd_models.reading import Block, File, layers, norms, sparse
+from afd_models.spec import COMMON_UNUSED, MoE
+
+if TYPE_CHECKING:
+    from afd_compat.snapshot import Snapshot
+
+REGISTRY = "vllm.model_executor.models.registry"
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """spec: the declaration, None where a part of it is missing. missing: a sentence per thing that was not found."""
+
+    spec: MoE | None
+    missing: tuple[str, ...] = ()
+
+
+def locate(arch: str, snapshot: Snapshot) -> str:
+    """The module that defines ``arch``; ValueError for what vLLM's registry does not have."""
+    known = dict(_registered(snapshot))
+    if arch not in known:
+        close = difflib.get_close_matches(arch, known, n=3)
+        raise ValueError(
+            f"Expected an architecture of vLLM {snapshot.version or 'of no stated version'}, found {arch}: "
+            f"name one as config.json does{', such as ' + ' or '.join(close) if close else ''}."
+        )
+    return known[arch]
+
+
+def _registered(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    """(architecture, module) of every entry of the registry's dictionaries."""
+    found = snapshot.module(REGISTRY)
+    for node in ast.walk(found[1]) if found is not None else ():
+        for key, value in zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ():
+            match key, value:
+                case ast.Constant(str(arch)), ast.Tuple([ast.Constant(str(module)), ast.Constant(str())]):
+                    yield arch, module if module.startswith("vllm.") else f"{REGISTRY.rpartition('.')[0]}.{module}"
+
+
+def propose(arch: str, snapshot: Snapshot) -> Proposal:
+    """What `arch` would be declared as on the vLLM of `snapshot`; ValueError when that vLLM has no such model."""
+    module = locate(arch, snapshot)
+    file = File(module, snapshot)
+    if arch not in file.classes:
+        return Proposal(None, (f"{module} does not define {arch} itself, which a cut needs.",))
+    blocks = list(sparse(file))
+    if not blocks:
+        return Proposal(None, (f"No class of {module} gives itself experts made by vLLM's fused_moe layers.",))
+    found = [(block, layer) for block in blocks for layer in layers(file, block, arch)]
+    if not found:
+        names = " or ".join(dict.fromkeys(block.name for block in blocks))
+        return Proposal(None, (f"No decoder layer that {arch} leads to in {module} makes itself a {names}.",))
+    block, layer = found[0]
+    attention = tuple(dict.fromkeys(name for a, names in layer.made.items() if _attends(a) for name in names))
+    dense = tuple(dict.fromkeys((*(name for name in layer.made[layer.ffn] if name != layer.block), *block.shared)))
+    also = file.bases(arch)
+    normed = [name for each in (file, *(File(other, snapshot) for other in also)) for name in norms(each, layer.name)]
+    missing = tuple(_missing(module, attention, normed))
+    spec = MoE(
+        arch=arch,
+        module=module,
+        also=also,
+        attention=attention,
+        experts=block.factory,
+        block="" if block.hands_gate_on else layer.block,
+        dense=dense,
+        ffn=layer.ffn,
+        inner=block.inner,
+        unused=(*COMMON_UNUSED, *(name for name in dict.fromkeys(normed) if name not in COMMON_UNUSED)),
+        overlap=_overlap(block),
+        vllm=_range(snapshot.version),
+    )
+    return Proposal(None if missing else spec, missing)
+
+
+def _attends(attribute: str) -> bool:
+    return ("attn" in attribute or "attention" in attribute) and "norm" not in attribute
+
+
+def _missing(module: str, attention: tuple[str, ...], normed: list[str]) -> Iterator[str]:
+    if not attention:
+        yield f"No attribute of a decoder layer of {module} is named after attention."
+    for name in dict.fromkeys(normed):
+        if "." in name:
+            yield f"{module} makes norms as {name}, which is no name of its own, so that the FFN role would make them too."
+
+
+def _overlap(block: Block) -> tuple[str, ...]:
+    """Both roles hold the gates that a block hands to its experts; of a block that is exchanged whole, nothing."""
+    return tuple(block.gates) if block.hands_gate_on else ("gate",)
+
+
+def _range(version: str | None) -> str:
+    """The one minor release that was looked at."""
+    major, minor = (int(part) for part in (version or "0.0").split(".")[:2])
+    return f">={major}.{minor},<{major}.{minor + 1}"
+
+
+def text(spec: MoE) -> str:
+    """The file that declares ``spec``; what has its default is left out."""
+    from dataclasses import MISSING, fields
+
+    lines = [f'"""{spec.arch}, as proposed from vLLM\'s text: say here what is special about it."""', ""]
+    rest = spec.unused[len(COMMON_UNUSED) :]
+    lines += [f"from afd_models.spec import {'COMMON_UNUSED, ' if rest else ''}MoE", "", "MODEL = MoE("]
+    for field in fields(spec):
+        value = getattr(spec, field.name)
+        if field.default is not MISSING and value == field.default:
+            continue
+        if field.name == "unused":
+            names = ", ".join(f'"{name}"' for name in rest)
+            lines.append(f"    unused=(*COMMON_UNUSED, {names}),")
+        else:
+            lines.append(f"    {field.name}={_literal(value)},")
+    return "\n".join([*lines, ")", ""])
+
+
+def _literal(value: str | tuple[str, ...]) -> str:
+    if isinstance(value, str):
+        return f'"{value}"'
+    names = [f'"{name}"' for name in value]
+    return f"({', '.join(names)}{',' if len(names) == 1 else ''})"

@@ -1,0 +1,71 @@
+"""Which models are carried, which are refused and in what words, and where a declaration's names are looked up."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from afd_models import checkpoint
+from afd_models.families import find, load, refused
+from afd_models.names import Names
+
+HARD = ("GptOssForCausalLM", "Llama4ForCausalLM", "Qwen3NextForCausalLM")
+
+
+@pytest.mark.parametrize("arch", HARD)
+def test_a_declared_family_is_found_by_its_name(arch: str) -> None:
+    assert find(["Other", arch]) == (arch, load()[arch])
+
+
+def test_what_is_refused_is_not_declared_too() -> None:
+    assert not set(load()) & set(refused())
+
+
+@pytest.mark.parametrize("arch", sorted(refused()))
+def test_each_refusal_is_one_sentence_with_a_reason_and_what_to_do(arch: str) -> None:
+    with pytest.raises(
+        ValueError, match=rf"^AFD does not carry {arch} \(vllm\.[\w.]+\): \w[^.;]+; serve [^.;]+\.$"
+    ) as said:
+        find([arch])
+    words = str(said.value)
+    for text_model in re.findall(r"\w+ForCausalLM", words.split(";")[1]):
+        assert text_model not in refused(), words
+
+
+def test_a_wrapper_that_nobody_has_looked_at_is_told_apart_from_its_text_model() -> None:
+    with pytest.raises(ValueError, match=r"found NewMoeForConditionalGeneration, which wraps a text model and is not"):
+        find(["NewMoeForConditionalGeneration"])
+    with pytest.raises(ValueError, match=r"found LlamaForCausalLM: serve one of these"):
+        find(["LlamaForCausalLM"])
+
+
+def test_a_checkpoint_is_refused_by_its_config_alone(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"architectures": ["DeepseekV32ForCausalLM"]}))
+    with pytest.raises(ValueError, match=r"^AFD does not carry DeepseekV32ForCausalLM"):
+        checkpoint.refuse(str(tmp_path))
+    for text in (json.dumps({"architectures": [HARD[0]]}), "{}", "[]", "no json", json.dumps({"architectures": 1})):
+        config.write_text(text)
+        checkpoint.refuse(str(tmp_path))
+    checkpoint.refuse("someone/model-to-download")
+
+
+def test_names_are_found_in_every_module_and_in_class_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Layer:
+        attention_class = int
+
+    first, second = ModuleType("toy_first"), ModuleType("toy_second")
+    vars(first).update(Layer=Layer, Norm=str)
+    vars(second).update(Norm=bytes)
+    for module in (first, second):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    names = Names(("toy_first", "toy_second"))
+    assert names.places("Norm") == ((first, "Norm"), (second, "Norm"))
+    assert names.native("Norm") is str
+    assert names.places("Layer.attention_class") == ((Layer, "attention_class"),)
+    assert names.places("Layer.gone") == names.places("Gone") == names.places("Gone.attribute") == ()

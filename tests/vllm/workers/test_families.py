@@ -1,0 +1,90 @@
+"""Every family that vLLM runs on a CPU: split equals native, and native is what transformers makes of the checkpoint."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.checkpoints import Checkpoint
+from tests.support.offline import Outcome, Run
+from tests.support.prompts import prompts
+from tests.support.servers import OPTIONS, forked, roles, section_of
+from tools.toy_checkpoint import FAMILIES
+
+if TYPE_CHECKING:
+    import torch
+
+TOKENS = 24
+PROMPTS = prompts(6, 3, 40, seed=4)
+RUNNABLE = sorted(name for name, toy in FAMILIES.items() if not toy.not_on_cpu)
+#: vLLM's CPU build itself differs from transformers: latent attention by 0.4 to 0.5 nats in the mean,
+#: whatever the rotary embedding and the scale, and softmax routing leaves ERNIE's bias out.
+UNLIKE = ("deepseek-v2", "deepseek-v3", "ernie4.5-moe", "kimi-k2")
+LIKE = [name for name in RUNNABLE if name not in UNLIKE]
+#: How much further from transformers in float32 native vLLM may be than transformers in bfloat16 is, in the mean.
+TOLERANCE = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """One batch on native vLLM and on an attention engine with an FFN server beside it."""
+
+    model: Path
+    native: Outcome
+    split: Outcome
+
+
+@pytest.fixture(scope="module", params=RUNNABLE)
+def runs(request: pytest.FixtureRequest, checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    model, folder = checkpoint(request.param), tmp_path_factory.mktemp("runs")
+    options = {"model": str(model), "max_model_len": 512, "max_num_batched_tokens": 512}
+    attention, ffn = roles(model, (*OPTIONS, "--max-num-batched-tokens", "512"))
+    with forked(ffn, folder):
+        section = {"additional_config": section_of(attention)}
+        split = Run(folder, {**options, **section}, [PROMPTS], tokens=TOKENS, logprobs=True)
+        native = Run(folder, options, [PROMPTS], tokens=TOKENS, logprobs=True)
+        return Runs(model, native.outcome(), split.outcome())
+
+
+def test_split_gives_the_native_tokens(runs: Runs) -> None:
+    assert runs.split.model == f"AFD{runs.native.model}"
+    [tokens] = runs.native.tokens
+    assert len({tuple(each) for each in tokens}) == len(PROMPTS)
+    assert runs.split.tokens == runs.native.tokens
+
+
+def test_split_gives_the_native_log_probabilities_bit_for_bit(runs: Runs) -> None:
+    [found] = runs.native.logprobs
+    assert [len(each) for each in found] == [len(prompt) - 1 for prompt in PROMPTS]
+    assert runs.split.logprobs == runs.native.logprobs
+
+
+@pytest.mark.parametrize("runs", LIKE, indirect=True)
+def test_native_is_transformers_within_the_tolerance_of_its_own_format(runs: Runs) -> None:
+    import torch
+
+    exact, rounded = (_transformers(runs.model, dtype) for dtype in (torch.float32, torch.bfloat16))
+    native = [torch.tensor(each) for each in runs.native.logprobs[0]]
+    assert _apart(native, exact) < TOLERANCE * _apart(rounded, exact)
+
+
+def _apart(one: list[torch.Tensor], other: list[torch.Tensor]) -> float:
+    """The mean absolute difference over all prompts, positions and tokens."""
+    import torch
+
+    return torch.cat([(a - b).abs() for a, b in zip(one, other, strict=True)]).mean().item()
+
+
+def _transformers(model: Path, dtype: torch.dtype) -> list[torch.Tensor]:
+    """Log-probabilities [positions, vocabulary] of every prompt."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model(**json.loads((model / "config.json").read_text()))
+    built = AutoModelForCausalLM.from_pretrained(model, config=config, dtype=dtype)
+    with torch.inference_mode():
+        return [built(torch.tensor([prompt])).logits[0, :-1].float().log_softmax(-1) for prompt in PROMPTS]
