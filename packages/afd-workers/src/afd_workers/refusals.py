@@ -28,6 +28,8 @@ _NEEDED: tuple[tuple[str, object, str], ...] = (
     ("spec_tokens", None, _NO_SPECULATION),
     ("enable_lora", False, "leave LoRA out"),
 )
+#: Load formats whose files hold a whole model as a worker had it in memory, which no role can take its part of.
+_WHOLE_MODEL = ("ipc_cache", "modelexpress", "runai_streamer_sharded", "sharded_state", "tensorizer")
 
 
 def check(options: EngineArgs | Options, config: Config) -> None:
@@ -37,6 +39,11 @@ def check(options: EngineArgs | Options, config: Config) -> None:
         instead = "start one server per FFN rank instead, each with its own rank in the afd section"
         needed = (*needed, ("data_parallel_size", 1, instead))
     check_on(needed, options, config)
+    if options.load_format in _WHOLE_MODEL:
+        raise ValueError(
+            f"AFD's {config.role} role cannot take its part of what load_format={options.load_format} loads, a whole "
+            "model as it was in memory: give the original checkpoint and leave --load-format out."
+        )
     if config.compute_gate_on_attention:
         raise ValueError(
             "AFD needs compute_gate_on_attention=false in this version, found true: the gate follows the experts."
