@@ -29,6 +29,7 @@ HEAVY = (
     "afd_models.cut",
     "afd_models.exchange",
     "afd_models.kept",
+    "afd_models.needed",
     "afd_models.postconditions",
     "afd_models.stages",
     "afd_models.standins",

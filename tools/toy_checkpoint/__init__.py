@@ -13,20 +13,27 @@ from importlib.resources import files
 from pathlib import Path
 
 from tools.toy_checkpoint.families import load
+from tools.toy_checkpoint.layout import save
 
 STD = 0.1
 FAMILIES = load()
 
 
 def make(
-    family: str, folder: Path, *, seed: int = 0, layers: int = 4, changes: Mapping[str, object] | None = None
+    family: str,
+    folder: Path,
+    *,
+    seed: int = 0,
+    layers: int = 4,
+    changes: Mapping[str, object] | None = None,
+    shards: int = 1,
 ) -> Path:
-    """Writes config.json, model.safetensors and a byte-level tokenizer into ``folder`` and returns it.
+    """Writes config.json, the tensors and a byte-level tokenizer into ``folder`` and returns it.
 
-    changes: keys of config.json that differ from the family's small defaults.
+    changes: keys of config.json that differ from the family's small defaults. shards: how many files hold the tensors;
+    more than one have an index.
     """
     import torch
-    from safetensors.torch import save_file
 
     toy = FAMILIES[family]
     config = {**toy.config, "num_hidden_layers": layers, **(changes or {})}
@@ -41,7 +48,7 @@ def make(
             tensors[name] = (torch.randn(shape, generator=generator) * STD).to(torch.bfloat16)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=2))
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    save(tensors, folder, shards)
     model = files("afd_workers") / "demo" / "model"
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(str(model / name), folder / name)

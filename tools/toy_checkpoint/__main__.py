@@ -1,6 +1,6 @@
 """Writes one toy checkpoint.
 
-python -m tools.toy_checkpoint FAMILY FOLDER [--seed N] [--layers N]
+python -m tools.toy_checkpoint FAMILY FOLDER [--seed N] [--layers N] [--shards N]
 """
 
 import argparse
@@ -13,5 +13,6 @@ parser.add_argument("family", choices=sorted(FAMILIES))
 parser.add_argument("folder", type=Path)
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--layers", type=int, default=4)
+parser.add_argument("--shards", type=int, default=1)
 options = parser.parse_args()
-print(make(options.family, options.folder, seed=options.seed, layers=options.layers))
+print(make(options.family, options.folder, seed=options.seed, layers=options.layers, shards=options.shards))

@@ -25,6 +25,7 @@ DEFAULTS = {
     "spec_model": None,
     "spec_tokens": None,
     "data_parallel_size": 1,
+    "load_format": "auto",
 }
 
 
@@ -41,6 +42,15 @@ def test_defaults_are_accepted(role: str) -> None:
 def test_attention_may_be_data_parallel_and_both_roles_tensor_parallel() -> None:
     check(data_parallel_size=4, tensor_parallel_size=2)
     check("ffn", tensor_parallel_size=2)
+
+
+@pytest.mark.parametrize("role", ["attention", "ffn"])
+def test_formats_of_whole_models_are_refused_and_others_are_not(role: str) -> None:
+    for name in ("dummy", "hf", "safetensors", "pt", "npcache", "fastsafetensors", "runai_streamer", None):
+        check(role, load_format=name)
+    for name in ("sharded_state", "runai_streamer_sharded", "tensorizer", "ipc_cache", "modelexpress"):
+        with pytest.raises(ValueError, match=rf"{role} role cannot take its part of what load_format={name} loads"):
+            check(role, load_format=name)
 
 
 @pytest.mark.parametrize(

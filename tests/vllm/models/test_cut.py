@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -19,6 +20,7 @@ from vllm.model_executor.model_loader import get_model
 
 from afd_models.exchange import Exchange
 from afd_models.families import find
+from afd_models.memory import sizes
 from afd_models.postconditions import CutError, check
 from afd_models.spec import MoE
 from afd_models.stages import Replay, Stage, find_stages
@@ -103,6 +105,22 @@ def test_attention_holds_no_expert_and_ffn_no_attention(family: Family) -> None:
     assert not any("attn" in n or "norm" in n or "embed" in n or "lm_head" in n for n in family.ffn.parameters)
     context = family.ffn.config.compilation_config.static_forward_context
     assert not any(isinstance(layer, AttentionLayerBase) for layer in context.values())
+
+
+def test_sizes_from_the_config_alone_are_what_vllm_allocates(family: Family) -> None:
+    config = json.loads((Path(family.whole.config.model_config.model) / "config.json").read_text())
+    found = sizes(config)
+    whole, attention, ffn = (
+        sum(each.nbytes for each in built.parameters.values()) for built in (family.whole, family.attention, family.ffn)
+    )
+    if any(getattr(module, "is_amx_bmm_enabled", False) for module in family.whole.model.modules()):
+        assert found.ffn == ffn  # on such a CPU vLLM packs latent attention's weights and lets the originals go
+    else:
+        assert (found.whole, found.attention, found.ffn) == (whole, attention, ffn)
+    context = family.attention.config.compilation_config.static_forward_context.values()
+    layers = [layer for layer in context if isinstance(layer, AttentionLayerBase)]
+    specs = [layer.get_kv_cache_spec(family.attention.config) for layer in layers]
+    assert found.kv_per_token == sum(spec.page_size_bytes // spec.block_size for spec in specs)
 
 
 def test_both_roles_mean_the_same_stages(family: Family) -> None:

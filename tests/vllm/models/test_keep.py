@@ -220,9 +220,11 @@ def test_shared_experts_that_are_scaled_in_float16_cannot_be_kept(checkpoint: Ca
 @pytest.mark.parametrize("keep", [GATE, SHARED])
 def test_a_block_that_is_exchanged_as_a_whole_keeps_its_parts_together(keep: Keep) -> None:
     _, spec = find(["MixtralForCausalLM"])
-    with pytest.raises(ValueError, match=r"_on_attention needs .*, found Mixtral\w+, of which AFD exchanges whole"):
-        with cut(spec, "ffn", None, keep):
-            pass
+    with (
+        pytest.raises(ValueError, match=r"_on_attention needs .*, found Mixtral\w+, of which AFD exchanges whole"),
+        cut(spec, "ffn", None, keep),
+    ):
+        pass
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from afd_compat.patches.weight_reading import reading_only
 from afd_models.cut import cut
 from afd_models.families import find, load
 from afd_models.keep import NOTHING, Keep
 from afd_models.kept import loadable
+from afd_models.needed import Needed
 from afd_models.postconditions import check
 from afd_models.stages import find_stages
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from afd_connectors.layout import Role
     from afd_models.exchange import Exchange
     from afd_models.spec import MoE
+
+    Load = Callable[[nn.Module, Iterable[tuple[str, Tensor]]], set[str] | None]
 
 PREFIX = "AFD"
 
@@ -67,6 +71,7 @@ def selected(model_config: ModelConfig, part: Part) -> Iterator[MoE]:
 
 def _wrap(arch: str, spec: MoE) -> type[nn.Module]:
     native: type[nn.Module] = getattr(importlib.import_module(spec.module), arch)
+    load_native: Load = getattr(importlib.import_module(spec.module), arch).load_weights
 
     def build(self: nn.Module, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         part = _PART.get()
@@ -75,12 +80,14 @@ def _wrap(arch: str, spec: MoE) -> type[nn.Module]:
         layers = vllm_config.model_config.hf_text_config.num_hidden_layers
         check(spec, part.role, self, find_stages(spec, self, part.keep), layers, part.keep)
 
-    def load_weights(self: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
-        loaded: set[str] = native.load_weights(self, loadable(self, weights))  # type: ignore[attr-defined]
+    def load_weights(self: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> set[str] | None:
+        # vLLM's loader hands in a generator that opens no file before it is asked for the first tensor.
+        with reading_only(Needed(self)):
+            loaded: set[str] | None = load_native(self, loadable(self, weights))
         return loaded
 
-    methods = {"__init__": build, "load_weights": load_weights, "__module__": __name__}
-    return type(f"{PREFIX}{arch}", (native,), methods)
+    body = {"__init__": build, "load_weights": load_weights, "__module__": __name__}
+    return type(f"{PREFIX}{arch}", (native,), body)
 
 
 def __getattr__(name: str) -> type[nn.Module]:

@@ -29,6 +29,8 @@ _NEEDED: tuple[tuple[str, object, str], ...] = (
     ("spec_tokens", None, _NO_SPECULATION),
     ("enable_lora", False, "leave LoRA out"),
 )
+#: Load formats whose files hold a whole model as a worker had it in memory, which no role can take its part of.
+_WHOLE_MODEL = ("ipc_cache", "modelexpress", "runai_streamer_sharded", "sharded_state", "tensorizer")
 
 
 def check(options: EngineArgs | Options, config: Config) -> None:
@@ -40,6 +42,11 @@ def check(options: EngineArgs | Options, config: Config) -> None:
     elif config.shared_experts_on_attention:  # each rank would hold a part of their sum
         needed = (*needed, ("tensor_parallel_size", 1, "set it to 1, or shared_experts_on_attention to false"))
     check_on(needed, options, config)
+    if options.load_format in _WHOLE_MODEL:
+        raise ValueError(
+            f"AFD's {config.role} role cannot take its part of what load_format={options.load_format} loads, a whole "
+            "model as it was in memory: give the original checkpoint and leave --load-format out."
+        )
 
 
 def check_connector(connector: type[Connector], config: Config) -> None:

@@ -26,6 +26,7 @@ class Options:
     spec_method: str | None
     spec_model: str | None
     spec_tokens: str | None
+    load_format: str | None
 
 
 _SIZES: tuple[tuple[str, ...], ...] = (
@@ -47,6 +48,7 @@ _TEXTS: tuple[tuple[str, ...], ...] = (
     ("--spec-method",),
     ("--spec-model",),
     ("--spec-tokens",),
+    ("--load-format",),
 )
 
 

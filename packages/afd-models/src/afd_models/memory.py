@@ -1,0 +1,135 @@
+"""Memory of each role and bytes per step of a model, from its config.json alone: nothing of vLLM or torch is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from afd_models.pieces import Config, Part, Piece, head_width, is_sparse, kv_heads, number, pieces
+from afd_models.quantization import Quantization, quantization
+
+_BYTES: Final = {"float32": 4, "float16": 2, "bfloat16": 2}
+_VOCABULARY_STEP: Final = 64  # vLLM rounds embeddings up to it
+_LOGIT_BYTES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How a model is spread: ranks that share one copy of each role, and which FFN parts attention holds instead.
+
+    expert_parallel: FFN ranks hold whole experts instead of parts of each. gate_on_attention: router logits travel with
+    the rows; both roles hold the gate either way.
+    """
+
+    attention_tp: int = 1
+    ffn_tp: int = 1
+    expert_parallel: bool = False
+    gate_on_attention: bool = False
+    shared_on_attention: bool = False
+    dense_on_attention: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value in (("attention_tp", self.attention_tp), ("ffn_tp", self.ffn_tp)):
+            if value < 1:
+                raise ValueError(f"Expected {name} of at least 1, found {value}: give the number of ranks.")
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Of one model.
+
+    parameters: of the whole model. whole, attention, ffn: bytes of weights as vLLM holds them after loading, of the
+    whole model on one rank and of one rank of each role. kv_per_token: bytes of KV cache per token on one attention
+    rank. exchanges: per step and stage. exchanged_per_token: bytes that one token of a step sends to the FFN role and
+    gets back, all layers together.
+    """
+
+    parameters: int
+    whole: int
+    attention: int
+    ffn: int
+    kv_per_token: int
+    exchanges: int
+    exchanged_per_token: int
+
+
+def sizes(config: Config, split: Split | None = None, *, kv_bytes: int | None = None) -> Sizes:
+    """What `config` (a text model's config.json) costs where it is spread as `split` says.
+
+    kv_bytes: of an element of the KV cache, where that is not the model's. ValueError names what is missing.
+    """
+    chosen, every = split or Split(), tuple(pieces(config))
+    element, quant = _element(config), quantization(config)
+    layers = number(config, "num_hidden_layers")
+    sparse = sum(is_sparse(config, layer) for layer in range(layers))
+    exchanges = sparse if chosen.dense_on_attention else layers
+    row = 2 * exchanges * number(config, "hidden_size") * element
+    if chosen.gate_on_attention:
+        row += sparse * _LOGIT_BYTES * next(piece.rows for piece in every if piece.part == "gate")
+    return Sizes(
+        parameters=sum(piece.elements for piece in every if not piece.copy),
+        whole=_bytes(every, element, quant, Split(), 1),
+        attention=_bytes(_held(every, _attention_parts(chosen)), element, quant, chosen, chosen.attention_tp),
+        ffn=_bytes(_held(every, _ffn_parts(chosen)), element, quant, chosen, chosen.ffn_tp),
+        kv_per_token=layers * _kv_elements(config, chosen.attention_tp) * (kv_bytes or element),
+        exchanges=exchanges,
+        exchanged_per_token=row,
+    )
+
+
+def _attention_parts(split: Split) -> set[Part]:
+    parts: set[Part] = {"embedding", "attention", "gate"}
+    if split.shared_on_attention:
+        parts.add("shared")
+    if split.dense_on_attention:
+        parts.add("dense")
+    return parts
+
+
+def _ffn_parts(split: Split) -> set[Part]:
+    parts: set[Part] = {"gate", "shared", "dense", "experts"}
+    return parts - (_attention_parts(split) - {"gate"})
+
+
+def _held(every: Iterable[Piece], parts: set[Part]) -> Iterable[Piece]:
+    return (piece for piece in every if piece.part in parts)
+
+
+def _bytes(held: Iterable[Piece], element: int, quant: Quantization | None, split: Split, ranks: int) -> int:
+    total = 0
+    for piece in held:
+        rows, columns, count = _share(piece, ranks, split.expert_parallel)
+        if quant is not None and piece.quantizable and quant.applies(piece.path):
+            total += count * quant.size(rows, columns)
+        else:
+            total += count * rows * columns * (piece.bytes or element)
+    return total
+
+
+def _share(piece: Piece, ranks: int, expert_parallel: bool) -> tuple[int, int, int]:
+    """(rows, columns, count) on the rank that has most."""
+    rows, columns, count = piece.rows, piece.columns, piece.count
+    if piece.part == "embedding":
+        rows = -(-rows // _VOCABULARY_STEP) * _VOCABULARY_STEP
+    if piece.part == "experts" and expert_parallel:
+        return rows, columns, -(-count // ranks)
+    if piece.split == "rows":
+        return max(piece.unit, -(-rows // ranks)), columns, count
+    if piece.split == "columns":
+        return rows, -(-columns // ranks), count
+    return rows, columns, count
+
+
+def _kv_elements(config: Config, ranks: int) -> int:
+    """Of one token and layer on one rank."""
+    if config.get("kv_lora_rank") is not None:
+        return number(config, "kv_lora_rank") + number(config, "qk_rope_head_dim")
+    return 2 * max(1, kv_heads(config) // ranks) * head_width(config)
+
+
+def _element(config: Config) -> int:
+    name = str(config.get("torch_dtype") or config.get("dtype") or "bfloat16").removeprefix("torch.")
+    if name not in _BYTES:
+        raise ValueError(f"Expected a dtype of {', '.join(_BYTES)} in config.json, found {name!r}: correct it.")
+    return _BYTES[name]

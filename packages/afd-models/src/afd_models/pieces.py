@@ -1,0 +1,206 @@
+"""The parameters of a MoE model from its config.json alone: which there are, and what each belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Config = Mapping[str, object]
+Part = Literal["embedding", "attention", "gate", "shared", "dense", "experts"]
+Split = Literal["rows", "columns", "whole"]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """`count` equal parameters [rows, columns].
+
+    path: module of one of them. split: what tensor parallelism divides; each rank has at least `unit` rows.
+    quantizable: a weight of a linear layer or expert. bytes: of an element where it is not the model's. copy: vLLM
+    makes it of others after loading.
+    """
+
+    path: str
+    part: Part
+    rows: int
+    columns: int = 1
+    count: int = 1
+    split: Split = "whole"
+    unit: int = 1
+    quantizable: bool = False
+    bytes: int | None = None
+    copy: bool = False
+
+    @property
+    def elements(self) -> int:
+        """Of all `count` together."""
+        return self.rows * self.columns * self.count
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What a family's config.json leaves to its code.
+
+    norms: of queries and keys, per "head" or over "all" heads at once. qkv_bias: the key that says so, or "always".
+    routing_bias: the same for the gate's correction bias. gate_bias: the gate, attention's output and all experts have
+    biases, and each head a sink.
+    """
+
+    norms: Literal["", "head", "all"] = ""
+    qkv_bias: str = ""
+    routing_bias: str = ""
+    gate_bias: bool = False
+
+
+TRAITS: Final[Mapping[str, Traits]] = {
+    "DeepseekForCausalLM": Traits(),
+    "DeepseekV2ForCausalLM": Traits(routing_bias="noaux_tc"),
+    "DeepseekV3ForCausalLM": Traits(routing_bias="noaux_tc"),
+    "Ernie4_5_MoeForCausalLM": Traits(routing_bias="always"),
+    "Glm4MoeForCausalLM": Traits(norms="head", qkv_bias="attention_bias", routing_bias="always"),
+    "GptOssForCausalLM": Traits(qkv_bias="attention_bias", gate_bias=True),
+    "GraniteMoeForCausalLM": Traits(),
+    "Llama4ForCausalLM": Traits(),
+    "MiniMaxM2ForCausalLM": Traits(norms="all", routing_bias="use_routing_bias"),
+    "MixtralForCausalLM": Traits(),
+    "OlmoeForCausalLM": Traits(norms="all"),
+    "Qwen2MoeForCausalLM": Traits(qkv_bias="always"),
+    "Qwen3MoeForCausalLM": Traits(norms="head", qkv_bias="attention_bias"),
+}
+
+#: Names that families give to one number; the first one present counts.
+_EXPERTS: Final = ("n_routed_experts", "num_experts", "moe_num_experts", "num_local_experts")
+_WIDTH: Final = ("moe_intermediate_size", "intermediate_size")
+_DENSE_WIDTH: Final = ("intermediate_size_mlp", "intermediate_size")
+
+
+def number(config: Config, *keys: str, default: int | None = None) -> int:
+    """The first of `keys` that is there and not null; ValueError when that is no whole number, or none is there."""
+    for key in keys:
+        value = config.get(key)
+        if isinstance(value, int):
+            return value
+        if value is not None:
+            raise ValueError(f"Expected a whole number for {key} in config.json, found {value!r}: correct it.")
+    if default is None:
+        raise ValueError(
+            f"Expected {' or '.join(keys)} in config.json, found neither: give the model's own config.json."
+        )
+    return default
+
+
+def traits(config: Config) -> Traits:
+    """ValueError for an architecture whose parameters are not known here."""
+    architectures = config.get("architectures")
+    names = [str(each) for each in architectures] if isinstance(architectures, list) else []
+    for name in names:
+        if name in TRAITS:
+            return TRAITS[name]
+    raise ValueError(
+        f"Expected a model whose sizes are known ({', '.join(TRAITS)}), found {', '.join(names) or 'no architecture'}: "
+        "give one of these, or add its traits to afd_models/pieces.py."
+    )
+
+
+def is_sparse(config: Config, layer: int) -> bool:
+    """Whether a decoder layer has experts."""
+    dense = config.get("mlp_only_layers")
+    if isinstance(dense, list) and layer in dense:
+        return False
+    if layer < number(config, "first_k_dense_replace", "moe_layer_start_index", default=0):
+        return False
+    if layer % number(config, "moe_layer_freq", default=1):
+        return False
+    return (layer + 1) % number(config, "decoder_sparse_step", "interleave_moe_layer_step", default=1) == 0
+
+
+def head_width(config: Config) -> int:
+    """Elements of one attention head."""
+    return number(config, "head_dim", default=number(config, "hidden_size") // number(config, "num_attention_heads"))
+
+
+def kv_heads(config: Config) -> int:
+    """Key-value heads of grouped-query attention."""
+    return number(config, "num_key_value_heads", "num_attention_heads")
+
+
+def pieces(config: Config) -> Iterator[Piece]:
+    """Every parameter of the model, without draft layers."""
+    family, hidden, layers = traits(config), number(config, "hidden_size"), number(config, "num_hidden_layers")
+    vocabulary = number(config, "vocab_size")
+    yield Piece("model.embed_tokens", "embedding", vocabulary, hidden, split="rows")
+    if not config.get("tie_word_embeddings"):
+        yield Piece("lm_head", "embedding", vocabulary, hidden, split="rows")
+    yield Piece("model.norm", "attention", hidden)
+    for layer in range(layers):
+        path = f"model.layers.{layer}"
+        yield Piece(f"{path}.norms", "attention", hidden, count=2)
+        latent = config.get("kv_lora_rank") is not None
+        yield from _latent(config, path) if latent else _grouped(config, family, path)
+        if is_sparse(config, layer):
+            yield from _sparse(config, family, path)
+        else:
+            yield from _mlp(f"{path}.mlp", "dense", number(config, *_DENSE_WIDTH), hidden)
+
+
+def _grouped(config: Config, family: Traits, layer: str) -> Iterator[Piece]:
+    hidden, path = number(config, "hidden_size"), f"{layer}.self_attn"
+    count, width, shared = number(config, "num_attention_heads"), head_width(config), kv_heads(config)
+    yield Piece(f"{path}.q_proj", "attention", count * width, hidden, split="rows", quantizable=True)
+    yield Piece(f"{path}.k_proj", "attention", shared * width, hidden, 2, "rows", width, quantizable=True)
+    yield Piece(f"{path}.o_proj", "attention", hidden, count * width, split="columns", quantizable=True)
+    if family.qkv_bias == "always" or config.get(family.qkv_bias):
+        yield Piece(f"{path}.q_proj", "attention", count * width, split="rows")
+        yield Piece(f"{path}.k_proj", "attention", shared * width, count=2, split="rows", unit=width)
+    if family.norms == "head" and config.get("use_qk_norm", True):
+        yield Piece(f"{path}.qk_norm", "attention", width, count=2)
+    if family.norms == "all":
+        yield Piece(f"{path}.q_norm", "attention", count * width, split="rows")
+        yield Piece(f"{path}.k_norm", "attention", shared * width, split="rows", unit=width)
+    if family.gate_bias:
+        yield Piece(f"{path}.o_proj", "attention", hidden)
+        yield Piece(f"{path}.sinks", "attention", count, split="rows")
+
+
+def _latent(config: Config, layer: str) -> Iterator[Piece]:
+    hidden, path = number(config, "hidden_size"), f"{layer}.self_attn"
+    count, lora = number(config, "num_attention_heads"), number(config, "kv_lora_rank")
+    rope, nope, value = (number(config, key) for key in ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"))
+    rank = number(config, "q_lora_rank", default=0)
+    if rank:
+        yield Piece(f"{path}.q_a_proj", "attention", rank, hidden, quantizable=True)
+        yield Piece(f"{path}.q_a_layernorm", "attention", rank)
+    yield Piece(f"{path}.q_proj", "attention", count * (nope + rope), rank or hidden, split="rows", quantizable=True)
+    yield Piece(f"{path}.kv_a_proj_with_mqa", "attention", lora + rope, hidden, quantizable=True)
+    yield Piece(f"{path}.kv_a_layernorm", "attention", lora)
+    yield Piece(f"{path}.kv_b_proj", "attention", count * (nope + value), lora, split="rows", quantizable=True)
+    yield Piece(f"{path}.mla_attn", "attention", count * (nope + value), lora, split="rows", copy=True)
+    yield Piece(f"{path}.o_proj", "attention", hidden, count * value, split="columns", quantizable=True)
+
+
+def _sparse(config: Config, family: Traits, layer: str) -> Iterator[Piece]:
+    hidden, count, width = number(config, "hidden_size"), number(config, *_EXPERTS), number(config, *_WIDTH)
+    path = f"{layer}.mlp"
+    yield Piece(f"{path}.gate", "gate", count, hidden)
+    if family.routing_bias in ("always", config.get("topk_method")) or config.get(family.routing_bias):
+        yield Piece(f"{path}.gate", "gate", count, bytes=4)
+    yield from _mlp(f"{path}.experts.0", "experts", width, hidden, count)
+    if family.gate_bias:
+        yield Piece(f"{path}.router", "gate", count)
+        yield Piece(f"{path}.experts", "experts", 2 * width, count=count, split="rows", unit=2)
+        yield Piece(f"{path}.experts", "experts", hidden, count=count)
+    shared = number(config, "n_shared_experts", "moe_num_shared_experts", default=0) * width
+    shared = shared or number(config, "shared_expert_intermediate_size", default=0)
+    if "interleave_moe_layer_step" in config:
+        shared = width  # Llama-4 has one always
+    if shared:
+        yield from _mlp(f"{path}.shared_experts", "shared", shared, hidden)
+    if config.get("shared_expert_intermediate_size"):
+        yield Piece(f"{path}.shared_expert_gate", "shared", 1, hidden)
+
+
+def _mlp(path: str, part: Part, width: int, hidden: int, count: int = 1) -> Iterator[Piece]:
+    """A gated feed-forward network, `count` times."""
+    for name in ("gate_proj", "up_proj"):
+        yield Piece(f"{path}.{name}", part, width, hidden, count, split="rows", quantizable=True)
+    yield Piece(f"{path}.down_proj", part, hidden, width, count, split="columns", quantizable=True)

@@ -1,0 +1,173 @@
+"""Sizes from config.json alone: published parameter counts, every toy's own tensors, and what a split changes."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from afd_models.memory import Sizes, Split, sizes
+from afd_models.pieces import TRAITS
+from afd_workers.cli import main
+from tools import toy_checkpoint
+
+DEEPSEEK = {
+    "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128, "moe_layer_freq": 1,
+    "torch_dtype": "bfloat16",
+}  # fmt: skip
+V2_LITE = {
+    **DEEPSEEK, "architectures": ["DeepseekV2ForCausalLM"], "hidden_size": 2048, "num_hidden_layers": 27,
+    "num_attention_heads": 16, "q_lora_rank": None, "n_routed_experts": 64, "n_shared_experts": 2,
+    "moe_intermediate_size": 1408, "intermediate_size": 10944, "first_k_dense_replace": 1, "vocab_size": 102400,
+    "topk_method": "greedy",
+}  # fmt: skip
+V3 = {
+    **DEEPSEEK, "architectures": ["DeepseekV3ForCausalLM"], "hidden_size": 7168, "num_hidden_layers": 61,
+    "num_attention_heads": 128, "q_lora_rank": 1536, "n_routed_experts": 256, "n_shared_experts": 1,
+    "moe_intermediate_size": 2048, "intermediate_size": 18432, "first_k_dense_replace": 3, "vocab_size": 129280,
+    "topk_method": "noaux_tc", "num_nextn_predict_layers": 1,
+}  # fmt: skip
+FP8 = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+KIMI_K2 = {
+    **V3, "num_attention_heads": 64, "n_routed_experts": 384, "first_k_dense_replace": 1, "vocab_size": 163840
+}  # fmt: skip
+QWEN3 = {
+    "architectures": ["Qwen3MoeForCausalLM"], "hidden_size": 2048, "num_hidden_layers": 48, "num_attention_heads": 32,
+    "num_key_value_heads": 4, "head_dim": 128, "num_experts": 128, "moe_intermediate_size": 768,
+    "intermediate_size": 6144, "vocab_size": 151936, "mlp_only_layers": [], "decoder_sparse_step": 1,
+    "torch_dtype": "bfloat16",
+}  # fmt: skip
+MIXTRAL = {
+    "architectures": ["MixtralForCausalLM"], "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "num_local_experts": 8, "intermediate_size": 14336, "vocab_size": 32000,
+    "torch_dtype": "bfloat16",
+}  # fmt: skip
+GPT_OSS = {
+    "architectures": ["GptOssForCausalLM"], "hidden_size": 2880, "num_hidden_layers": 36, "num_attention_heads": 64,
+    "num_key_value_heads": 8, "head_dim": 64, "num_local_experts": 128, "intermediate_size": 2880,
+    "vocab_size": 201088, "attention_bias": True,
+}  # fmt: skip
+TOYS = {
+    name: toy for name, toy in toy_checkpoint.FAMILIES.items()
+    if set(toy.config["architectures"]) & set(TRAITS)  # type: ignore[call-overload]
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "billions"),
+    [(V2_LITE, 15.7), (V3, 671.0), (KIMI_K2, 1026.4), (QWEN3, 30.5), (MIXTRAL, 46.7), (GPT_OSS, 116.8)],
+)
+def test_published_parameter_counts(config: dict[str, object], billions: float) -> None:
+    assert round(sizes(config).parameters / 1e9, 1) == billions
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_a_toys_parameters_are_those_of_its_checkpoint(name: str) -> None:
+    config = {**TOYS[name].config, "num_hidden_layers": 4}
+    assert sizes(config).parameters == sum(math.prod(shape) for _, shape in TOYS[name].shapes(config))
+
+
+def test_deepseek_v3_as_published() -> None:
+    found = sizes({**V3, "quantization_config": FP8})
+    # 61 layers x 7168 elements of 2 bytes, there and back; 576 latent elements of 2 bytes in each layer.
+    assert (found.exchanges, found.exchanged_per_token, found.kv_per_token) == (61, 61 * 7168 * 2 * 2, 61 * 576 * 2)
+    # 58 layers of 257 experts of 3 x 7168 x 2048 bytes with a float32 scale for each 128 x 128 of them.
+    experts = 58 * 257 * 3 * 7168 * 2048 * (1 + 4 / 128**2)
+    dense = 3 * 3 * 7168 * 18432 * (1 + 4 / 128**2)
+    gates = 58 * 256 * (7168 * 2 + 4)
+    assert found.ffn == experts + dense + gates
+    assert found.whole == found.attention + found.ffn - gates
+    assert found.whole / found.attention > 35
+
+
+def test_what_the_attention_role_keeps_moves_and_what_travels_with_it() -> None:
+    base = sizes(V2_LITE)
+    shared, dense = 26 * 3 * 2048 * 2816 * 2, 3 * 2048 * 10944 * 2
+    kept = sizes(V2_LITE, Split(shared_on_attention=True, dense_on_attention=True, gate_on_attention=True))
+    assert kept.attention - base.attention == base.ffn - kept.ffn == shared + dense
+    assert (kept.exchanges, base.exchanges) == (26, 27)
+    assert kept.exchanged_per_token == 26 * (2 * 2048 * 2 + 64 * 4)
+
+
+@given(st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4, 8]), st.booleans())
+def test_ranks_share_a_role_without_gaps(attention_tp: int, ffn_tp: int, expert_parallel: bool) -> None:
+    one, some = sizes(QWEN3), sizes(QWEN3, Split(attention_tp, ffn_tp, expert_parallel))
+    assert one.attention / attention_tp <= some.attention <= one.attention
+    assert one.ffn / ffn_tp <= some.ffn <= one.ffn
+    assert some.kv_per_token == 48 * 2 * max(1, 4 // attention_tp) * 128 * 2
+    assert (some.whole, some.parameters, some.exchanged_per_token) == (
+        one.whole, one.parameters, one.exchanged_per_token,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("quantization", "expert"),
+    [
+        ({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}, (4 + (16 + 4) / 128) / 8),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128}, (4 + (16 + 4) / 128) / 8),
+        (
+            {
+                "quant_method": "compressed-tensors", "ignore": ["lm_head", "re:.*self_attn.*", "re:.*mlp.gate$"],
+                "config_groups": {
+                    "group_0": {"weights": {"num_bits": 4, "strategy": "group", "group_size": 32}, "targets": []}
+                },
+            },
+            (4 + 16 / 32) / 8,
+        ),
+    ],
+)  # fmt: skip
+def test_quantised_experts_take_their_bits_and_scales(quantization: dict[str, object], expert: float) -> None:
+    gates = 48 * 128 * 2048 * 2
+    assert sizes({**QWEN3, "quantization_config": quantization}).ffn - gates == 48 * 128 * 3 * 2048 * 768 * expert
+
+
+def test_attention_that_is_not_quantised_keeps_its_size() -> None:
+    ignored = {**FP8, "modules_to_not_convert": ["self_attn"]}
+    assert sizes({**QWEN3, "quantization_config": ignored}).attention == sizes(QWEN3).attention
+    assert sizes({**QWEN3, "quantization_config": FP8}).attention < sizes(QWEN3).attention
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"architectures": ["LlamaForCausalLM"]}, r"sizes are known .*found LlamaForCausalLM"),
+        ({"architectures": None}, "found no architecture"),
+        ({"hidden_size": None}, "Expected hidden_size in config.json"),
+        ({"hidden_size": "wide"}, "a whole number for hidden_size in config.json, found 'wide'"),
+        ({"torch_dtype": "int8"}, "a dtype of float32, float16, bfloat16"),
+        ({"quantization_config": {"quant_method": "other"}}, "quant_method fp8, awq, gptq or compressed-tensors"),
+        ({"quantization_config": []}, "a mapping for quantization_config"),
+    ],
+)
+def test_what_is_wrong_with_a_config_is_said_in_a_sentence(changes: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        sizes({**QWEN3, **changes})
+
+
+def test_zero_ranks_are_refused() -> None:
+    with pytest.raises(ValueError, match="Expected ffn_tp of at least 1, found 0"):
+        Split(ffn_tp=0)
+
+
+def test_the_command_prints_the_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(QWEN3))
+    assert main(["size", str(tmp_path), "--ffn-tp", "4"]) == 0
+    found: Sizes = sizes(QWEN3, Split(ffn_tp=4))
+    said = capsys.readouterr().out
+    assert f"parameters: {found.parameters:,}\n" in said
+    assert f"weights of one FFN rank: {found.ffn:,} bytes" in said
+    assert "KV cache: 98,304 bytes per token on one attention rank" in said
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]"])
+def test_the_command_says_what_it_needs(text: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if text is not None:
+        (tmp_path / "config.json").write_text(text)
+    assert main(["size", str(tmp_path)]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("afd size: Expected a m")
+    assert said.count("\n") == 1

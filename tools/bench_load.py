@@ -1,0 +1,81 @@
+"""Bytes that native vLLM and each role read of one sharded toy checkpoint on CPU.
+
+python -m tools.bench_load [FAMILY] [--shards N] [--layers N] [--hidden N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from tools import reads, toy_checkpoint
+
+
+def main() -> None:
+    """Prints one line per part."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("family", nargs="?", default="qwen3-moe", choices=sorted(toy_checkpoint.FAMILIES))
+    parser.add_argument("--shards", type=int, default=48)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--hidden", type=int, default=1024)
+    options = parser.parse_args()
+    sizes = {"hidden_size": options.hidden, "moe_intermediate_size": options.hidden // 2}
+    with tempfile.TemporaryDirectory() as made:
+        folder = toy_checkpoint.make(
+            options.family, Path(made), layers=options.layers, shards=options.shards, changes=sizes
+        )
+        _table(options.family, folder)
+
+
+def _table(family: str, folder: Path) -> None:
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    total, count = index["metadata"]["total_size"], len(set(index["weight_map"].values()))
+    print(f"{family}: {total:,} bytes of tensors in {count} files")
+    print(f"{'part':<10}{'files':>6}{'tensors':>9}{'bytes of tensors':>18}{'bytes from disk':>17}")
+    _groups()
+    for part in ("whole", "attention", "ffn"):
+        files = sorted(folder.glob("*.safetensors"))
+        reads.forget(files)
+        with reads.recorded() as found:
+            _load(folder, part)
+        size = sum(found.tensors.values())
+        print(f"{part:<10}{len(found.files):>6}{len(found.tensors):>9}{size:>18,}{reads.resident(files):>17,}")
+
+
+def _groups() -> None:
+    """vLLM's process groups for one rank."""
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.distributed.parallel_state import ensure_model_parallel_initialized, init_distributed_environment
+    from vllm.utils.network_utils import get_open_port
+
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+    with set_current_vllm_config(VllmConfig()):
+        init_distributed_environment(1, 0, f"tcp://127.0.0.1:{get_open_port()}", 0, "gloo")
+        ensure_model_parallel_initialized(1, 1)
+
+
+def _load(folder: Path, part: str) -> None:
+    from vllm.config import set_current_vllm_config
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.model_executor.model_loader import get_model
+
+    from afd_models.exchange import Exchange
+    from afd_models.wrappers import Part, selected
+
+    config = EngineArgs(
+        model=str(folder), enforce_eager=True, max_model_len=256, dtype="bfloat16"
+    ).create_engine_config()
+    with set_current_vllm_config(config):
+        if part == "whole":
+            get_model(vllm_config=config)
+            return
+        role = Part("attention", Exchange()) if part == "attention" else Part("ffn")
+        with selected(config.model_config, role):
+            get_model(vllm_config=config)
+
+
+if __name__ == "__main__":
+    main()
