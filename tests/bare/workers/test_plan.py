@@ -177,11 +177,9 @@ def options(**changes: object) -> argparse.Namespace:
         ({"topology": "16A1F"}, ("-tp=4",), r"found --topology 16A1F with tensor parallel size 4, 68 in all"),
         ({}, ("-pp", "2"), r"^AFD's attention role needs pipeline_parallel_size=1, found 2: set it to 1\.$"),
         ({}, ("-dcp=2",), r"needs decode_context_parallel_size=1, found 2: set it to 1"),
-        ({}, ("--enable-lora",), r"^AFD's attention role needs enable_lora=False, found True: leave LoRA out\.$"),
+        ({}, ("--enable-sleep-mode",), r"needs enable_sleep_mode=False, found True: leave it out, stop both servers"),
+        ({}, ("--weight-transfer-config.backend=x",), r"needs weight_transfer_config=None, found backend=x: leave it"),
         ({}, ("-ep",), r"needs enable_expert_parallel=False, found True: leave it out, each FFN rank holds all"),
-        ({}, ("--speculative-config", "{}"), r"needs speculative_config=None, found \{\}: leave speculative"),
-        ({}, ("--speculative-config.method=x",), r"needs speculative_config=None, found method=x: leave spec"),
-        ({}, ("--spec-method", "ngram"), r"needs spec_method=None, found ngram: leave speculative decoding out"),
         (
             {"additional_config": '{"afd": {"compute_gate_on_attention": "yes"}}'},
             (),

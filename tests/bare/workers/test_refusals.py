@@ -24,6 +24,9 @@ DEFAULTS = {
     "spec_method": None,
     "spec_model": None,
     "spec_tokens": None,
+    "enable_sleep_mode": False,
+    "enable_return_routed_experts": False,
+    "weight_transfer_config": None,
     "data_parallel_size": 1,
     "load_format": "auto",
 }
@@ -62,16 +65,30 @@ def test_formats_of_whole_models_are_refused_and_others_are_not(role: str) -> No
         ("enable_expert_parallel", True),
         ("enable_eplb", True),
         ("enable_elastic_ep", True),
-        ("speculative_config", {"method": "ngram"}),
-        ("spec_method", "ngram"),
-        ("spec_tokens", 3),
-        ("enable_lora", True),
+        ("enable_sleep_mode", True),
+        ("enable_return_routed_experts", True),
+        ("weight_transfer_config", object()),
     ],
 )
 @pytest.mark.parametrize("role", ["attention", "ffn"])
 def test_each_unsupported_option_is_named_with_what_to_do(role: str, option: str, value: object) -> None:
     with pytest.raises(ValueError, match=rf"^AFD's {role} role needs {option}=\w+, found .*: \w.*\.$"):
         check(role, **{option: value})
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("speculative_config", {"method": "ngram"}), ("spec_method", "ngram"), ("spec_tokens", 3), ("enable_lora", True)],
+)
+def test_what_was_compared_on_cpu_only_is_refused_on_cuda(option: str, value: object) -> None:
+    options = SimpleNamespace(**{**DEFAULTS, "enable_dbo": False, "ubatch_size": 0, option: value})
+    config = Config.parse({"role": "attention"}, {})
+    refusals.check(options, config)
+    refusals.check_on(platform.choose("cpu").needed, options, config)
+    with pytest.raises(
+        ValueError, match=rf"needs {option}=\w+, found .*: leave .* out, it was compared .* on CPU only\.$"
+    ):
+        refusals.check_on(platform.choose("cuda").needed, options, config)
 
 
 @pytest.mark.parametrize(("option", "value"), [("enable_dbo", True), ("ubatch_size", 2)])
@@ -85,7 +102,22 @@ def test_on_cpu_dual_batch_overlap_is_not_there_by_name(role: str, option: str, 
         refusals.check_on(platform.choose("cpu").needed, options, config)
     if option == "ubatch_size":
         with pytest.raises(ValueError, match="needs ubatch_size=0, found 2: use enable_dbo on both roles"):
-            refusals.check_on(platform.choose("cuda").needed[-1:], options, config)
+            refusals.check_on(_overlap(), options, config)
+
+
+@pytest.mark.parametrize("method", ["ngram", "mtp", "eagle3", "draft_model"])
+def test_drafters_that_nobody_compared_are_refused_by_name(method: str) -> None:
+    found = SimpleNamespace(method=method)
+    refusals.check_speculation(None)
+    if method in ("ngram", "mtp"):
+        refusals.check_speculation(found)
+    else:
+        with pytest.raises(ValueError, match=rf"needs speculative decoding by ngram or mtp, found {method}: choose"):
+            refusals.check_speculation(found)
+
+
+def _overlap() -> tuple[tuple[str, object, str], ...]:
+    return tuple(each for each in platform.choose("cuda").needed if each[0] == "ubatch_size")
 
 
 def test_ffn_data_parallelism_says_how_to_get_more_ranks() -> None:

@@ -51,12 +51,28 @@ def feed_forward(config: Config, index: int, layer: str) -> Shapes:
     yield from experts(f"{layer}.mlp", number(config, "n_routed_experts"), width, hidden)
 
 
+def predictors(config: Config) -> Shapes:
+    """The layers behind the last one that predict further tokens, as many as ``num_nextn_predict_layers``."""
+    hidden, vocabulary = number(config, "hidden_size"), number(config, "vocab_size")
+    first, count = number(config, "num_hidden_layers"), config.get("num_nextn_predict_layers", 0)
+    for index in range(first, first + (count if isinstance(count, int) else 0)):
+        layer = f"model.layers.{index}"
+        yield f"{layer}.embed_tokens.weight", (vocabulary, hidden)
+        for norm in ("enorm", "hnorm", "shared_head.norm", "input_layernorm", "post_attention_layernorm"):
+            yield f"{layer}.{norm}.weight", (hidden,)
+        yield f"{layer}.eh_proj.weight", (hidden, 2 * hidden)
+        yield f"{layer}.shared_head.head.weight", (vocabulary, hidden)
+        yield from latent_attention(config, layer)
+        yield from feed_forward(config, index, layer)
+
+
 def _shapes(config: Config) -> Shapes:
     def layer(index: int, name: str) -> Shapes:
         yield from latent_attention(config, name)
         yield from feed_forward(config, index, name)
 
-    return decoder(config, layer)
+    yield from decoder(config, layer)
+    yield from predictors(config)
 
 
 TOYS = {

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from afd_workers import links, logs
+from afd_workers.fixed import FixedWeights, only_attention
 from afd_workers.health.report import Report
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ else:
     Native = object
 
 
-class AttentionRole(Native):
+class AttentionRole(FixedWeights, Native):
     """Mixed into a platform's worker in front of vLLM's own class; everything else of that class stays native."""
 
     vllm_config: VllmConfig
@@ -38,6 +39,9 @@ class AttentionRole(Native):
         with selected(self.vllm_config.model_config, Part("attention", self._exchange, keep)) as spec:
             super().load_model(load_dummy_weights=load_dummy_weights)
         stages = find_stages(spec, self.get_model(), keep)
+        if self.vllm_config.lora_config is not None:
+            roots = (stage.path.removesuffix(f".{spec.inner}") for stage in stages)
+            only_attention(self.model_runner.lora_manager, self.get_model(), roots)
         placement = links.placement(self.vllm_config.parallel_config)
         connector = links.make_connector(self.vllm_config, config, placement, stages, self.device.type)
         self._port = connector.open_attention()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from afd_workers import links, logs
 from afd_workers.ending import end_process
+from afd_workers.fixed import FixedWeights
 from afd_workers.loop import Exchanges, ServerLoop, Source
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ else:
 log = logging.getLogger("afd.workers")
 
 
-class FFNRole(Native):
+class FFNRole(FixedWeights, Native):
     """Mixed into a platform's worker in front of vLLM's own class."""
 
     vllm_config: VllmConfig

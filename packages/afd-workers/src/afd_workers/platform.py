@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from afd_workers import features
+
 if TYPE_CHECKING:
     from afd_connectors.layout import Role
 
@@ -48,6 +50,7 @@ PLATFORMS: Mapping[str, Platform] = {
             ("tensor_parallel_size", 1, "set it to 1, several ranks on CUDA are not there yet"),
             ("data_parallel_size", 1, "set it to 1 and start one server per attention rank"),
             ("ubatch_size", 0, "use enable_dbo on both roles, a step is split in two or not at all"),
+            *features.REFUSED_ON_CUDA,
         ),
     ),
 }

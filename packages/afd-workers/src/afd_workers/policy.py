@@ -6,7 +6,7 @@ import copy
 import logging
 from typing import TYPE_CHECKING
 
-from afd_workers import graph_mode, logs, platform, refusals
+from afd_workers import features, graph_mode, logs, platform, refusals
 from afd_workers.health import board
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ class Roles:
             prepared.enforce_eager = True  # where there are graphs, the role captures its own
             prepared.enable_prefix_caching = False  # vLLM's scheduler cannot cache prefixes without KV groups
             prepared.kv_cache_memory_bytes = _NO_KV_CACHE_BYTES
+            for option, value in features.ATTENTION_ONLY.items():  # both roles may be given the same options
+                setattr(prepared, option, value)
         return prepared
 
     def finish(self, vllm_config: VllmConfig, config: Config) -> None:
@@ -76,4 +78,5 @@ class Roles:
                 "AFD needs vLLM's second model runner on this device, found the first: set VLLM_USE_V2_MODEL_RUNNER=1 "
                 "and leave out what only the first one can do."
             )
+        refusals.check_speculation(vllm_config.speculative_config)
         refusals.check_ranks(vllm_config.parallel_config, config)

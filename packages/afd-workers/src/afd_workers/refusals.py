@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from afd_workers import features
+
 if TYPE_CHECKING:
-    from vllm.config import ParallelConfig
+    from vllm.config import ParallelConfig, SpeculativeConfig
     from vllm.engine.arg_utils import EngineArgs
 
     from afd_compat.config import Config
@@ -14,7 +16,6 @@ if TYPE_CHECKING:
     from afd_workers.launch.options import Options
 
 
-_NO_SPECULATION = "leave speculative decoding out"
 #: (engine option, the value that AFD needs, what to do instead), for either role.
 _NEEDED: tuple[tuple[str, object, str], ...] = (
     ("pipeline_parallel_size", 1, "set it to 1"),
@@ -23,11 +24,7 @@ _NEEDED: tuple[tuple[str, object, str], ...] = (
     ("enable_expert_parallel", False, "leave it out, each FFN rank holds all experts"),
     ("enable_eplb", False, "leave it out"),
     ("enable_elastic_ep", False, "leave it out"),
-    ("speculative_config", None, _NO_SPECULATION),
-    ("spec_method", None, _NO_SPECULATION),
-    ("spec_model", None, _NO_SPECULATION),
-    ("spec_tokens", None, _NO_SPECULATION),
-    ("enable_lora", False, "leave LoRA out"),
+    *features.REFUSED,
 )
 #: Load formats whose files hold a whole model as a worker had it in memory, which no role can take its part of.
 _WHOLE_MODEL = ("ipc_cache", "modelexpress", "runai_streamer_sharded", "sharded_state", "tensorizer")
@@ -75,6 +72,15 @@ def check_kernels(quantization: str | None, *, amx: bool) -> None:
         raise ValueError(
             f"vLLM has no kernel for {quantization} experts on a processor without AMX, and this has none: serve a "
             "checkpoint with bfloat16 experts, or serve this one on GPUs."
+        )
+
+
+def check_speculation(found: SpeculativeConfig | None) -> None:
+    """ValueError for a drafter that was not compared with native vLLM."""
+    if found is not None and found.method not in features.COMPARED_METHODS:
+        raise ValueError(
+            f"AFD needs speculative decoding by {' or '.join(features.COMPARED_METHODS)}, found {found.method}: choose "
+            "one of these or leave speculative decoding out, other drafters were not compared with native vLLM."
         )
 
 

@@ -27,6 +27,9 @@ class Options:
     spec_model: str | None
     spec_tokens: str | None
     load_format: str | None
+    enable_sleep_mode: bool
+    enable_return_routed_experts: bool
+    weight_transfer_config: str | None
 
 
 _SIZES: tuple[tuple[str, ...], ...] = (
@@ -42,14 +45,18 @@ _SWITCHES: tuple[tuple[str, ...], ...] = (
     ("--enable-elastic-ep",),
     ("--enable-dbo",),
     ("--enable-lora",),
+    ("--enable-sleep-mode",),
+    ("--enable-return-routed-experts",),
 )
 _TEXTS: tuple[tuple[str, ...], ...] = (
     ("--speculative-config", "-sc"),
+    ("--weight-transfer-config",),
     ("--spec-method",),
     ("--spec-model",),
     ("--spec-tokens",),
     ("--load-format",),
 )
+_OBJECTS = (*_TEXTS[0], *_TEXTS[1])
 
 
 def read(given: Sequence[str]) -> Options:
@@ -78,4 +85,4 @@ def read(given: Sequence[str]) -> Options:
 def _undotted(argument: str) -> str:
     """``--speculative-config.method=x``, vLLM's way to give one key of an object, as the whole option."""
     name, dot, key = argument.partition(".")
-    return f"{name}={key}" if dot and name in _TEXTS[0] else argument
+    return f"{name}={key}" if dot and name in _OBJECTS else argument

@@ -1,0 +1,116 @@
+"""What vLLM's features do together with AFD: each is compared with native vLLM by a test, or refused with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+#: (engine option, the value that AFD needs, what to do instead); see `refusals.check_on`.
+Option = tuple[str, object, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One feature of vLLM as users know it.
+
+    shown: what tests/vllm/workers/test_features.py compares on CPU, by name; none where the feature is refused.
+    refused: on either role and every device. on_cuda: refused there only, as nobody compared it there.
+    calls: methods of a worker that are refused when they are called. methods: the speculation that is not refused.
+    note: why, or what to know.
+    """
+
+    name: str
+    shown: tuple[str, ...] = ()
+    refused: tuple[Option, ...] = ()
+    on_cuda: tuple[Option, ...] = ()
+    calls: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    note: str = ""
+
+
+def _speculation(*, instead: str) -> tuple[Option, ...]:
+    return tuple((name, None, instead) for name in ("speculative_config", "spec_method", "spec_model", "spec_tokens"))
+
+
+_NO_SPECULATION = _speculation(instead="leave speculative decoding out, it was compared with native vLLM on CPU only")
+
+#: vLLM's names of the ways to speculate that were compared.
+COMPARED_METHODS = ("ngram", "mtp")
+
+FEATURES: tuple[Feature, ...] = (
+    Feature("prefix caching, chunked prefill", shown=("long prompts", "long prompts again")),
+    Feature("logprobs of samples and prompts", shown=("logprobs",)),
+    Feature("several samples per prompt, seeds, top-k, top-p, min-p", shown=("samples",)),
+    Feature("stop strings", shown=("stop strings",)),
+    Feature("stop token ids, min_tokens", shown=("stop ids",)),
+    Feature("penalties", shown=("penalties",)),
+    Feature("logit bias, bad words, allowed token ids", shown=("bias", "allowed")),
+    Feature("structured output", shown=("json", "regex", "choice", "grammar")),
+    Feature("beam search", shown=("beam",)),
+    Feature("request priority", shown=("priority",)),
+    Feature("async scheduling", shown=("plain",), note="vLLM itself switches it off on CPU."),
+    Feature("embeddings (`--runner pooling`)", shown=("embeddings",)),
+    Feature(
+        "n-gram speculation",
+        shown=("drafts of n-grams",),
+        on_cuda=_NO_SPECULATION,
+        note="The drafter runs on attention. On CPU vLLM verifies drafts only with Triton for CPU, natively too.",
+    ),
+    Feature(
+        "multi-token prediction (MTP)",
+        shown=("drafts of a predictor",),
+        on_cuda=_NO_SPECULATION,
+        note="A drafter runs whole on attention, its experts included; on CPU as above.",
+    ),
+    Feature(
+        "other drafters (EAGLE, draft models)",
+        methods=COMPARED_METHODS,
+        note="Nobody compared them with native vLLM.",
+    ),
+    Feature(
+        "LoRA on attention projections",
+        shown=("adapter",),
+        on_cuda=(("enable_lora", False, "leave LoRA out, it was compared with native vLLM on CPU only"),),
+        note="Where native vLLM has no LoRA for models with experts (CPU), the comparison is with merged weights. "
+        "An adapter that holds layers of the FFN part (gate, experts, MLP) is refused when it is loaded.",
+    ),
+    Feature(
+        "sleep mode",
+        refused=(("enable_sleep_mode", False, "leave it out, stop both servers instead of letting them sleep"),),
+        note="One role would sleep while the other holds its memory.",
+    ),
+    Feature(
+        "update or reload of weights",
+        refused=(("weight_transfer_config", None, "leave it out, restart both roles with the new checkpoint"),),
+        calls=("reload_weights", "init_weight_transfer_engine", "start_weight_update", "start_draft_weight_update",
+               "update_weights", "finish_weight_update"),
+        note="The other role would go on with the old weights.",
+    ),
+    Feature(
+        "returned routed experts",
+        refused=(("enable_return_routed_experts", False, "leave it out, it is the FFN role that chooses experts"),),
+        note="Attention, which answers requests, does not see which experts ran.",
+    ),
+)  # fmt: skip
+
+REFUSED: tuple[Option, ...] = tuple(option for feature in FEATURES for option in feature.refused)
+REFUSED_ON_CUDA: tuple[Option, ...] = tuple(dict.fromkeys(option for feature in FEATURES for option in feature.on_cuda))
+REFUSED_CALLS: tuple[str, ...] = tuple(call for feature in FEATURES for call in feature.calls)
+
+#: What the FFN role needs nothing of: it starts without, so that both roles may be given the same options.
+ATTENTION_ONLY: Mapping[str, object] = {
+    **{name: value for name, value, _ in _NO_SPECULATION},
+    "enable_lora": False,
+}
+
+
+def markdown() -> str:
+    """The table of docs/features.md."""
+    rows = [("feature", "CPU", "CUDA", "note"), ("---",) * 4]
+    for feature in FEATURES:
+        if not feature.shown:
+            cpu = cuda = "refused"
+        else:
+            cpu, cuda = "equal to native", "refused" if feature.on_cuda else "not compared"
+        rows.append((feature.name, cpu, cuda, feature.note))
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
