@@ -28,6 +28,7 @@ HEAVY = (
     "afd_connectors.transports.paired.watch",
     "afd_models.cut",
     "afd_models.exchange",
+    "afd_models.kept",
     "afd_models.postconditions",
     "afd_models.stages",
     "afd_models.standins",

@@ -20,6 +20,8 @@ from afd_compat.config import CONNECTOR_SPELLINGS, KEYS, SPELLINGS, Config, is_a
 from afd_compat.meanings import MEANINGS
 from afd_compat.patches.versions import TESTED
 
+FLAGS = ("async_dp", "compute_gate_on_attention", "shared_experts_on_attention", "dense_layers_on_attention")
+
 NAMES = st.text("abcxyz-.09", min_size=1, max_size=12)
 HOSTS = st.from_regex(r"[a-z0-9]{1,8}(\.[a-z0-9]{1,4})?", fullmatch=True)
 SECONDS = st.floats(0.001, 299) | st.integers(1, 299)
@@ -38,6 +40,8 @@ SECTIONS = st.fixed_dictionaries(
         "num_attention_ranks": st.integers(1, 65536),
         "num_ffn_ranks": st.integers(1, 65536),
         "compute_gate_on_attention": st.booleans(),
+        "shared_experts_on_attention": st.booleans(),
+        "dense_layers_on_attention": st.booleans(),
         "connector_extra_config": st.dictionaries(st.text(max_size=3), JSON, max_size=3),
         "timeout_s": SECONDS,
         "recovery_timeout_s": SECONDS,
@@ -49,7 +53,7 @@ NO_NUMBER: list[object] = [True, "1", None, [], {}, math.nan, math.inf, -math.in
 BAD: list[tuple[str, object]] = [
     *(("role", value) for value in ["", "FFN", "both", None, 1, ["ffn"]]),
     *((key, value) for key in ("connector", "host", "secret") for value in ["", " ", "a b", 1, None, ["x"], True]),
-    *((key, value) for key in ("async_dp", "compute_gate_on_attention") for value in [0, 1, "true", None, []]),
+    *((key, value) for key in FLAGS for value in [0, 1, "true", None, []]),
     *(("port", value) for value in [*NO_NUMBER, 0, -1, 65536, 1.0]),
     *(("rank", value) for value in [*NO_NUMBER, -1, 65536, 0.5]),
     *((key, v) for key in ("num_attention_ranks", "num_ffn_ranks") for v in [*NO_NUMBER, 0, -1, 65537, 1.5]),

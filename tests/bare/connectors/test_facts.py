@@ -27,6 +27,8 @@ OTHERS: dict[str, object] = {
     "num_attention": 3,
     "num_ffn": 2,
     "tokens": 99,
+    "shared": "attention",
+    "dense": "attention",
     "protocol": 2,
 }
 
@@ -63,6 +65,7 @@ def test_every_field_is_compared() -> None:
         st.integers(),
         st.integers(),
         st.integers(),
+        *[st.sampled_from(["attention", "ffn"])] * 2,
     )
 )
 def test_wire_round_trip(facts: Facts) -> None:

@@ -182,7 +182,11 @@ def options(**changes: object) -> argparse.Namespace:
         ({}, ("--speculative-config", "{}"), r"needs speculative_config=None, found \{\}: leave speculative"),
         ({}, ("--speculative-config.method=x",), r"needs speculative_config=None, found method=x: leave spec"),
         ({}, ("--spec-method", "ngram"), r"needs spec_method=None, found ngram: leave speculative decoding out"),
-        ({"additional_config": '{"afd": {"compute_gate_on_attention": true}}'}, (), r"^AFD needs compute_gate_on"),
+        (
+            {"additional_config": '{"afd": {"compute_gate_on_attention": "yes"}}'},
+            (),
+            r"compute_gate_on_attention must be",
+        ),
     ],
 )
 def test_bad_requests_get_one_sentence(
@@ -220,6 +224,10 @@ def test_a_taken_port_is_refused_before_anything_starts(
         (("--topology", "2A1F"), "needs data_parallel_size=1, found 2: "),
         (("-tp", "2"), "needs tensor_parallel_size=1, found 2: "),
         (("--ubatch-size", "4"), "needs ubatch_size=0, found 4: "),
+        (
+            ("--additional-config", '{"afd": {"compute_gate_on_attention": true}}'),
+            "needs a connector that carries router logits, found 'nccl-p2p': ",
+        ),
     ],
 )
 def test_what_servers_on_devices_would_refuse_is_refused_at_once(

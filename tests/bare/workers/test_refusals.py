@@ -7,6 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from afd_compat.config import Config
+from afd_connectors import registry
+from afd_connectors.ports import Connector
+from afd_models.families import load
 from afd_workers import platform, refusals
 
 DEFAULTS = {
@@ -81,9 +84,35 @@ def test_ffn_data_parallelism_says_how_to_get_more_ranks() -> None:
         check("ffn", data_parallel_size=2)
 
 
-def test_a_gate_on_attention_is_refused() -> None:
-    with pytest.raises(ValueError, match="compute_gate_on_attention=false in this version, found true"):
-        check(section={"compute_gate_on_attention": True})
+def test_a_gate_on_attention_needs_a_connector_that_carries_its_logits() -> None:
+    config = Config.parse({"role": "attention", "compute_gate_on_attention": True}, {})
+    for name in ("loopback", "shm", "tcp"):
+        refusals.check_connector(registry.resolve(name, "cpu"), config)
+    bare = type("Bare", (Connector,), {"name": "bare", "features": frozenset({"graph"})})
+    with pytest.raises(ValueError, match=r"^compute_gate_on_attention needs a connector .*, found 'bare': set it to"):
+        refusals.check_connector(bare, config)
+    refusals.check_connector(bare, Config.parse({"role": "attention"}, {}))
+
+
+def test_shared_experts_of_several_attention_ranks_are_refused() -> None:
+    section: dict[str, object] = {"shared_experts_on_attention": True}
+    with pytest.raises(
+        ValueError, match=r"^AFD's attention role needs tensor_parallel_size=1, found 2: set it to 1, or"
+    ):
+        check("attention", section, tensor_parallel_size=2)
+    check("ffn", section, tensor_parallel_size=2)
+    check("attention", section)
+
+
+@pytest.mark.parametrize("key", ["compute_gate_on_attention", "shared_experts_on_attention"])
+def test_what_a_block_holds_stays_with_it(key: str) -> None:
+    config = Config.parse({"role": "attention", key: True}, {})
+    known = load()
+    refusals.check_block(known["Qwen3MoeForCausalLM"], config)
+    with pytest.raises(
+        ValueError, match=rf"^{key} needs a model whose .*, found GptOssForCausalLM, .*: set it to false"
+    ):
+        refusals.check_block(known["GptOssForCausalLM"], config)
 
 
 def test_experts_without_a_kernel_are_refused_by_their_quantization() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from afd_connectors.ports import AttentionPort, PeerStatus
 from afd_connectors.step import Step
 from afd_models.exchange import Exchange
+from afd_models.kept import Kept
 from afd_models.shares import AllRows, FirstRows, Rows, SharedRows
 
 HIDDEN, WAIT_S = 3, 20.0
@@ -66,6 +67,7 @@ class Port(AttentionPort):
         self, step: Step, layer: int, hidden: torch.Tensor, router: torch.Tensor | None = None, *, stage: int = 0
     ) -> None:
         assert step.tokens[stage] == hidden.shape[0] > 0, "a rank without rows exchanges nothing"
+        assert router is None or torch.equal(router, hidden[:, :2] * 2), "logits are of the rows beside them"
         self.sent.append(hidden.clone())
 
     def recv(self, step: Step, layer: int, out: torch.Tensor, *, stage: int = 0) -> None:
@@ -86,6 +88,7 @@ def run(size: int, count: int, layers: int, shared: bool) -> tuple[list[torch.Te
     def rank_of(rank: int) -> torch.Tensor:
         exchange = Exchange()
         exchange.connect(ports[rank], 0, group.rows(rank, shared))
+        exchange.keep(1, Kept(gate=lambda rows: (rows[:, :2] * 2, None)))
         out = torch.empty_like(hidden)
         for layer in range(layers):
             exchange.run(hidden, out, layer)

@@ -20,8 +20,9 @@ SIZE = 2
 GROUP_S, LIMIT_S = 60.0, 2.0
 BEAT_S = 0.1
 WAIT_S = 60.0
-#: Layers 0 to 2 with 1, 3 and 2 rows of two ones, times 1 on the first process and 2 on the second.
-COMPUTED = [(0, 6), (1, 18), (2, 12)]
+#: Layers 0 to 2 with 1, 3 and 2 rows of two ones, times 1 on the first process and 2 on the second; layer 1 comes with
+#: four logits of one a row, whose sum is added to each element before.
+COMPUTED = [(0, 6), (1, 90), (2, 12)]
 
 # Forks of a process that has imported torch and done nothing else: as fresh as a new interpreter, and faster.
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -77,8 +78,8 @@ def _run(rank: int, store: Path, role: str, words: Connection) -> None:
         words.send(problem)
         os._exit(EXIT_CODE)
 
-    def compute(layer: int, hidden: torch.Tensor) -> torch.Tensor:
-        part = hidden * (rank + 1)
+    def compute(layer: int, hidden: torch.Tensor, router: torch.Tensor | None) -> torch.Tensor:
+        part = (hidden if router is None else hidden + router.sum(-1, keepdim=True)) * (rank + 1)
         distributed.all_reduce(part)
         if layer < len(COMPUTED):
             words.send((layer, int(part.sum())))
@@ -100,7 +101,7 @@ def _run(rank: int, store: Path, role: str, words: Connection) -> None:
 
 def _lead(lead: Lead, role: str) -> None:
     for layer, rows in enumerate((1, 3, 2)):
-        lead(layer, torch.ones((rows, 2)))
+        lead(layer, torch.ones((rows, 2)), torch.ones((rows, 4), dtype=torch.bfloat16) if layer == 1 else None)
         lead.idle()
     while role != "end":
         time.sleep(BEAT_S)

@@ -12,7 +12,14 @@ def key(section: dict[str, object] | None) -> str:
 
 @pytest.mark.parametrize(
     "other",
-    [None, {"role": "ffn"}, {"role": "attention", "compute_gate_on_attention": True}, {"role": "attention", "rank": 1}],
+    [
+        None,
+        {"role": "ffn"},
+        {"role": "attention", "compute_gate_on_attention": True},
+        {"role": "attention", "shared_experts_on_attention": True},
+        {"role": "attention", "dense_layers_on_attention": True},
+        {"role": "attention", "rank": 1},
+    ],
 )
 def test_another_section_has_another_key(other: dict[str, object] | None) -> None:
     assert key({"role": "attention"}) == key({"role": "attention"})

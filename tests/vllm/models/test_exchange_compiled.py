@@ -7,6 +7,7 @@ import torch
 
 from afd_connectors.step import Mode, Step
 from afd_models.exchange import Exchange
+from afd_models.kept import Kept
 from afd_models.shares import AllRows
 
 WIDTH = 4
@@ -18,11 +19,15 @@ class Port:
     def __init__(self) -> None:
         self.did: list[tuple[str, int]] = []
         self.steps: list[Step] = []
+        self.router: torch.Tensor | None = None
 
     def begin(self, step: Step) -> None:
         self.steps.append(step)
 
-    def send(self, step: Step, layer: int, hidden: torch.Tensor, *, stage: int = 0) -> None:
+    def send(
+        self, step: Step, layer: int, hidden: torch.Tensor, router: torch.Tensor | None = None, *, stage: int = 0
+    ) -> None:
+        self.router = router
         self.did.append(("send", layer))
         self.rows = hidden.clone()
 
@@ -50,6 +55,27 @@ def test_a_model_of_exchanges_compiles_into_one_graph(backend: str) -> None:
         assert port.did == [(verb, layer) for _ in range(2) for layer in range(3) for verb in ("send", "recv")]
         assert port.steps[2 * seq - 2].tokens == (rows,)
     assert all(step.mode is Mode.EAGER for step in port.steps)
+
+
+def test_what_attention_keeps_is_computed_inside_the_exchange() -> None:
+    port, exchange = Port(), Exchange()
+    exchange.connect(port, 0, AllRows())
+    torch.manual_seed(0)
+    gate, other = torch.nn.Linear(WIDTH, 3), torch.nn.Linear(WIDTH, WIDTH)
+
+    def shared(rows: torch.Tensor) -> torch.Tensor:
+        port.did.append(("shared", 0))
+        return other(rows)
+
+    exchange.keep(0, Kept(lambda rows: (gate(rows), None), shared))
+    torch._dynamo.reset()
+    with torch.inference_mode():
+        hidden = torch.randn(5, WIDTH)
+        found = torch.compile(lambda rows: exchange(rows, 0), backend="eager", fullgraph=True)(hidden)
+        assert torch.equal(found, other(hidden) + (hidden + 1))
+        assert port.router is not None
+        assert torch.equal(port.router, gate(hidden))
+    assert port.did == [("send", 0), ("shared", 0), ("recv", 0)]
 
 
 def test_the_yield_op_stays_where_it_was_written() -> None:

@@ -38,7 +38,7 @@ class Port:
     def begin(self, step: Step) -> None:
         self.steps.append(step)
 
-    def send(self, step: Step, layer: int, hidden: torch.Tensor, *, stage: int = 0) -> None:
+    def send(self, step: Step, layer: int, hidden: torch.Tensor, router: None = None, *, stage: int = 0) -> None:
         self._fails("send", layer, stage)
         assert step is self.steps[-1]
         assert hidden.shape[0] == step.tokens[stage]

@@ -24,7 +24,7 @@ class AttentionEnd(Port):
         super().__init__()
         self.side = side
 
-    def send(self, step: Step, layer: int, hidden: torch.Tensor, *, stage: int = 0) -> None:
+    def send(self, step: Step, layer: int, hidden: torch.Tensor, router: None = None, *, stage: int = 0) -> None:
         super().send(step, layer, hidden, stage=stage)
         self.side.enqueue("send", (OUT, layer, stage))
 

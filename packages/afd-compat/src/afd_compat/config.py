@@ -18,7 +18,7 @@ NAME: Final = 'additional_config["afd"]'
 KEYS: Final = (
     "role", "rank", "connector", "async_dp", "host", "port", "num_attention_ranks", "num_ffn_ranks",
     "compute_gate_on_attention", "connector_extra_config", "timeout_s", "recovery_timeout_s",
-    "join_timeout_s", "secret", "dbo_rule",
+    "join_timeout_s", "secret", "dbo_rule", "shared_experts_on_attention", "dense_layers_on_attention",
 )  # fmt: skip
 SPELLINGS: Final[Mapping[str, str]] = {  # what deployments of the earlier plugin write
     "afd_role": "role",
@@ -72,6 +72,8 @@ class Config:
     join_timeout_s: float = 120.0
     secret: str | None = field(default=None, repr=False)
     dbo_rule: DboRule = "measured"
+    shared_experts_on_attention: bool = False
+    dense_layers_on_attention: bool = False
 
     @classmethod
     def parse(cls, raw: Mapping[str, object], env: Mapping[str, str]) -> Config:
@@ -97,6 +99,8 @@ class Config:
             join_timeout_s=section.seconds("join_timeout_s", 120.0),
             secret=_secret(section, env),
             dbo_rule=cast("DboRule", section.choice("dbo_rule", ("measured", "thresholds"), "measured")),
+            shared_experts_on_attention=section.flag("shared_experts_on_attention", False),
+            dense_layers_on_attention=section.flag("dense_layers_on_attention", False),
         )
         config._check_async()
         config._check_step_limit(env)

@@ -17,8 +17,9 @@ Value = int | str | tuple[int, ...]
 class Facts:
     """One side's view of the deployment; engine versions are plain strings, nothing here knows an engine.
 
-    model_digest: any string that is equal exactly when both roles serve the same weights; gate: the role that
-    computes router logits; graph_sizes: token counts that graphs are captured for, empty without graphs;
+    model_digest: any string that is equal exactly when both roles serve the same weights; gate, shared, dense: the role
+    that computes router logits, shared experts, and layers without experts; graph_sizes: token counts that graphs are
+    captured for, empty without graphs;
     tokens: most rows of one exchange, 0 where a side does not say.
     """
 
@@ -35,6 +36,8 @@ class Facts:
     num_attention: int
     num_ffn: int
     tokens: int = 0
+    shared: Role = "ffn"
+    dense: Role = "ffn"
     protocol: int = PROTOCOL
 
     def difference(self, other: Facts) -> tuple[str, Value, Value] | None:
@@ -65,7 +68,8 @@ class Facts:
 
 _STRINGS = ("afd_version", "vllm_version", "model_digest", "dtype")
 _ORDER = ("protocol", *(f.name for f in fields(Facts) if f.name != "protocol"))
-_GATES: tuple[Literal["attention", "ffn"], ...] = ("attention", "ffn")
+_HOLDERS = ("gate", "shared", "dense")
+_ROLES: tuple[Literal["attention", "ffn"], ...] = ("attention", "ffn")
 
 
 def _is_int(value: object) -> bool:
@@ -73,10 +77,10 @@ def _is_int(value: object) -> bool:
 
 
 def _checked(name: str, value: object) -> Value:
-    if name == "gate":
-        if value in _GATES:
+    if name in _HOLDERS:
+        if value in _ROLES:
             return str(value)
-        raise FrameError(f"fact 'gate' must be 'attention' or 'ffn', found {quoted(value)}.")
+        raise FrameError(f"fact {name!r} must be 'attention' or 'ffn', found {quoted(value)}.")
     if name == "graph_sizes":
         if isinstance(value, list) and all(_is_int(size) for size in value):
             return tuple(value)

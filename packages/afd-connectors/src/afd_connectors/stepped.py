@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -48,10 +48,13 @@ class Gathered:
         """Stages of the member that has the most."""
         return max(len(member.step.tokens) for member in self.members)
 
-    def exchanges(self, layers: int) -> Iterator[tuple[int, int]]:
-        """(layer, stage) in the order in which every rank of either role must issue them."""
+    def exchanges(self, layers: int, local: Container[int] = ()) -> Iterator[tuple[int, int]]:
+        """(layer, stage) in the order in which every rank of either role must issue them.
+
+        local: layers below ``layers`` that are never exchanged.
+        """
         for layer in range(layers):
-            for stage in range(self.stages):
+            for stage in range(self.stages if layer not in local else 0):
                 yield layer, stage
 
 
@@ -92,7 +95,8 @@ class SteppedFFNPort(FFNPort):
     """An FFN end whose calls only enqueue work on the calling thread's current stream.
 
     Every layer below the shape's bound is exchanged in every stage that has rows, in the order of
-    `Gathered.exchanges`. A lost peer's rows are undefined and nobody's answer.
+    `Gathered.exchanges`, unless both roles leave the same layers out; `recv` knows of none. A lost peer's rows are
+    undefined and nobody's answer.
     """
 
     _open: tuple[Gathered, Iterator[tuple[int, int]]] | None = None

@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from afd_models import kept
+from afd_models.keep import NOTHING, Keep
 from afd_models.names import Names
 from afd_models.standins import Absent, RemoteBlock, RemoteExperts, RemoteFFNProxy, StandIn, standing_for
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from afd_connectors.layout import Role
     from afd_models.exchange import Exchange
     from afd_models.spec import MoE
 
 
 @contextmanager
-def cut(spec: MoE, role: Role, exchange: Exchange | None) -> Iterator[None]:
+def cut(spec: MoE, role: Role, exchange: Exchange | None, keep: Keep = NOTHING) -> Iterator[None]:
     """While active, models of ``spec.modules`` are built without what ``role`` does not hold.
 
     exchange: where the attention role's stand-ins send their rows; None on the FFN role.
+    keep: what attention keeps of the FFNs; the same on both roles.
     ValueError names every declared name that no module has.
     """
     names = Names(spec.modules)
     if role == "attention":
         if exchange is None:
             raise ValueError("Expected an exchange for the attention role's stand-ins, found none.")
-        replacements = _attention(spec, names, exchange)
+        replacements = _attention(spec, names, exchange, keep)
     else:
-        replacements = _ffn(spec, names)
+        replacements = _ffn(spec, names, keep)
     natives = [(*place, getattr(*place)) for name in replacements for place in names.places(name)]
     for name, replacement in replacements.items():
         for holder, attribute in names.places(name):
@@ -40,37 +45,57 @@ def cut(spec: MoE, role: Role, exchange: Exchange | None) -> Iterator[None]:
             setattr(holder, attribute, native)
 
 
-def _attention(spec: MoE, names: Names, exchange: Exchange) -> Mapping[str, object]:
+def _attention(spec: MoE, names: Names, exchange: Exchange, keep: Keep) -> Mapping[str, object]:
     """The experts' factory or the block around it, and every dense FFN class, become stand-ins."""
     _require(spec, names, spec.rebound)
-    dense = {name: _dense(spec, names.native(name), exchange) for name in spec.dense}
+    replaced: dict[str, object] = {}
+    for name in spec.dense:
+        native = cast("type[nn.Module]", names.native(name))
+        either = standing_for(StandIn, native)
+        whole = native if keep.dense else standing_for(RemoteFFNProxy, either, exchange=exchange)
+        replaced[name] = _choosing(spec, either, whole, native if keep.shared else standing_for(Absent, either))
     experts = names.native(spec.experts)
     if spec.block:
         block = standing_for(RemoteBlock, names.native(spec.block), exchange=exchange)
-        return {spec.block: block, spec.experts: standing_for(Absent, experts), **dense}
-    return {spec.experts: standing_for(RemoteExperts, experts, exchange=exchange), **dense}
+        return {spec.block: block, spec.experts: standing_for(Absent, experts), **replaced}
+    return {spec.experts: standing_for(RemoteExperts, experts, exchange=exchange, keep=keep), **replaced}
 
 
-def _dense(spec: MoE, native: object, exchange: Exchange) -> type[StandIn]:
-    """A class that builds a layer's whole FFN as remote and shared experts as absent (the remote experts run them)."""
-    either = standing_for(StandIn, native)
-    remote = standing_for(RemoteFFNProxy, either, exchange=exchange)
-    absent = standing_for(Absent, either)
+def _ffn(spec: MoE, names: Names, keep: Keep) -> Mapping[str, object]:
+    """Attention classes become absent, and with them norms, embeddings, the LM head and what attention keeps."""
+    _require(spec, names, spec.rebound)
+    unused = tuple(name for name in spec.unused if names.places(name))
+    replaced: dict[str, object] = {
+        name: standing_for(Absent, names.native(name)) for name in (*spec.attention, *unused)
+    }
+    if keep == NOTHING:
+        return replaced
+    for name in spec.dense:
+        native = cast("type[nn.Module]", names.native(name))
+        either = standing_for(StandIn, native)
+        absent = standing_for(Absent, either)
+        whole, shared = (absent if kept_there else native for kept_there in (keep.dense, keep.shared))
+        replaced[name] = _choosing(spec, either, whole, shared)
+    experts = cast("Callable[..., nn.Module]", names.native(spec.experts))
+    return {**replaced, spec.experts: kept.without(keep, experts)}
 
-    def choose(cls: type[StandIn], *_args: object, prefix: str = "", **_kwargs: object) -> StandIn:
+
+def _choosing(spec: MoE, either: type[StandIn], whole: type[nn.Module], shared: type[nn.Module]) -> type[StandIn]:
+    """``either``, made to build a layer's whole FFN as ``whole`` and shared experts as ``shared``.
+
+    Each is the native class or a stand-in that derives from ``either``.
+    """
+
+    def choose(cls: type[StandIn], *args: object, prefix: str = "", **kwargs: object) -> nn.Module:
+        chosen: type[nn.Module] = cls
         if cls is either:
-            cls = remote if prefix.endswith(f".{spec.ffn}") else absent
-        return StandIn.__new__(cls)
+            chosen = whole if prefix.endswith(f".{spec.ffn}") else shared
+        if issubclass(chosen, StandIn):
+            return StandIn.__new__(chosen)
+        return chosen(*args, prefix=prefix, **kwargs)
 
     either.__new__ = choose  # type: ignore[method-assign, assignment]
     return either
-
-
-def _ffn(spec: MoE, names: Names) -> Mapping[str, object]:
-    """Attention classes become absent, and with them norms, embeddings and the LM head."""
-    _require(spec, names, spec.rebound)
-    unused = tuple(name for name in spec.unused if names.places(name))
-    return {name: standing_for(Absent, names.native(name)) for name in (*spec.attention, *unused)}
 
 
 def _require(spec: MoE, names: Names, wanted: tuple[str, ...]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from afd_connectors.step import Mode, Step
+from afd_models.kept import NONE, Kept
 from afd_models.microbatches import OneBatch
 from afd_models.shares import AllRows
 
@@ -49,6 +50,7 @@ class Exchange:
         self._port: AttentionPort | None = None
         self._rows: Rows = AllRows()
         self._batches: Microbatches = OneBatch()
+        self._kept: dict[int, Kept] = {}
         self._first_layer = 0
         self._step = Step(seq=0, mode=Mode.EAGER, tokens=(0,))
         self._count, self._seconds = 0, 0.0
@@ -60,6 +62,10 @@ class Exchange:
         rows: which of a layer's rows this rank exchanges. Where it is none, the step is announced with none.
         """
         self._port, self._first_layer, self._rows = port, first_layer, rows
+
+    def keep(self, layer: int, kept: Kept) -> None:
+        """What this role computes itself of decoder layer ``layer``, in the op and so as vLLM's own experts do it."""
+        self._kept[layer] = kept
 
     def split(self, batches: Microbatches) -> None:
         """From now on a step may come as several microbatches, each a stage of it."""
@@ -85,14 +91,20 @@ class Exchange:
         count = own.shape[0]
         if layer == self._first_layer and stage == 0:
             self._begin(Mode.CAPTURE if _capturing(hidden) else Mode.EAGER, batches.tokens(count))
+        kept = self._kept.get(layer, NONE)
         if count:
+            logits = None if kept.gate is None else self._rows.own(kept.gate(hidden)[0])
             with batches.sending(stage):
-                self._port.send(self._step, layer, own, stage=stage)
+                self._port.send(self._step, layer, own, logits, stage=stage)
+        # Here and not before, so that the FFN role has the rows meanwhile.
+        shared = None if kept.shared is None else kept.shared(hidden)
         batches.give_way(out)
         if count:
             with batches.receiving(stage):
                 self._port.recv(self._step, layer, self._rows.own(out), stage=stage)
         self._rows.complete(out)
+        if shared is not None:
+            torch.add(shared, out, out=out)  # as vLLM adds them
         self._count += stage == len(self._step.tokens) - 1
         self._seconds += time.perf_counter() - started
 

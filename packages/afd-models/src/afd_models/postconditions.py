@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from afd_models.keep import NOTHING, Keep
+from afd_models.stages import ffns
 from afd_models.standins import Absent, Remote
 
 if TYPE_CHECKING:
@@ -20,10 +22,18 @@ class CutError(RuntimeError):
     """A model was not cut as its declaration promises; the message lists everything that is wrong."""
 
 
-def check(spec: MoE, role: Role, model: nn.Module, stages: tuple[Stage, ...], layers: int) -> None:
+def check(
+    spec: MoE, role: Role, model: nn.Module, stages: tuple[Stage, ...], layers: int, keep: Keep = NOTHING
+) -> None:
     """CutError unless ``model`` holds ``role``'s part of all ``layers`` decoder layers and nothing else."""
-    wrong = list(_stages(stages, layers))
-    wrong += _attention(model, stages) if role == "attention" else _ffn(spec, model, stages)
+    local = [(layer, path, module) for layer, path, module in ffns(spec, model) if keep.dense and _dense(spec, module)]
+    if keep.dense and not local:
+        raise ValueError(
+            f"dense_layers_on_attention needs a model with layers without experts, found none among the {layers} of "
+            f"{spec.arch}: leave it out for this model."
+        )
+    wrong = [*_stages(stages, [layer for layer, _, _ in local], layers), *_local(role, local)]
+    wrong += _attention(model, stages) if role == "attention" else _ffn(spec, model, stages, keep)
     if wrong:
         raise CutError(
             f"Expected {spec.arch} to be cut for the {role} role, found: {'; '.join(wrong)}. The declaration in "
@@ -31,10 +41,22 @@ def check(spec: MoE, role: Role, model: nn.Module, stages: tuple[Stage, ...], la
         )
 
 
-def _stages(stages: tuple[Stage, ...], layers: int) -> Iterable[str]:
+def _dense(spec: MoE, module: nn.Module) -> bool:
+    return not hasattr(module, spec.inner)
+
+
+def _stages(stages: tuple[Stage, ...], local: list[int], layers: int) -> Iterable[str]:
     found = [stage.layer for stage in stages]
-    if found != list(range(layers)):
-        yield f"FFN stages for layers {found} instead of 0 to {layers - 1}"
+    if sorted(found + local) != list(range(layers)):
+        but = f" but {local}" if local else ""
+        yield f"FFN stages for layers {found} instead of 0 to {layers - 1}{but}"
+
+
+def _local(role: Role, local: Iterable[tuple[int, str, nn.Module]]) -> Iterable[str]:
+    """Dense FFNs that are attention's are native there and absent on the FFN role."""
+    for _, path, module in local:
+        if isinstance(module, Absent) != (role == "ffn") or isinstance(module, Remote):
+            yield f"{path} is a {type(module).__name__} though attention keeps its dense layers"
 
 
 def _attention(model: nn.Module, stages: tuple[Stage, ...]) -> Iterable[str]:
@@ -50,7 +72,7 @@ def _attention(model: nn.Module, stages: tuple[Stage, ...]) -> Iterable[str]:
     )
 
 
-def _ffn(spec: MoE, model: nn.Module, stages: tuple[Stage, ...]) -> Iterable[str]:
+def _ffn(spec: MoE, model: nn.Module, stages: tuple[Stage, ...], keep: Keep) -> Iterable[str]:
     from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 
     roots = {stage.path.removesuffix(f".{spec.inner}") for stage in stages}
@@ -60,3 +82,14 @@ def _ffn(spec: MoE, model: nn.Module, stages: tuple[Stage, ...]) -> Iterable[str
     for name, _ in model.named_parameters():
         if not any(name.startswith(f"{root}.") for root in roots):
             yield f"parameter {name} lies outside the FFN stages"
+    if keep.gate:
+        held = (stage.path for stage in stages if stage.sparse and _gated(model.get_submodule(stage.path)))
+        yield from (f"{path} calls a gate, which is attention's" for path in held)
+    if keep.shared:
+        names = [name for name, _ in model.named_parameters() if "shared_expert" in name]
+        alone = (name for name in names if not any(part in name for part in spec.overlap))
+        yield from (f"there is a parameter {name}, which is attention's" for name in alone)
+
+
+def _gated(experts: nn.Module) -> bool:
+    return getattr(experts, "gate", None) is not None

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from afd_models.keep import NOTHING, Keep
 from afd_models.standins import Absent
 
 if TYPE_CHECKING:
@@ -29,40 +30,56 @@ class Stage:
     whole: bool = False
 
 
-def find_stages(spec: MoE, model: nn.Module) -> tuple[Stage, ...]:
+def find_stages(spec: MoE, model: nn.Module, keep: Keep = NOTHING) -> tuple[Stage, ...]:
     """All stages of ``model`` in layer order; the same tuple on both roles of one checkpoint."""
-    pattern = re.compile(rf"(?:.*\.)?layers\.(\d+)\.{re.escape(spec.ffn)}")
     stages = []
-    for path, module in model.named_modules():
-        match = pattern.fullmatch(path)
-        if match is not None and not isinstance(module, Absent):
-            sparse = hasattr(module, spec.inner)
+    for layer, path, module in ffns(spec, model):
+        sparse = hasattr(module, spec.inner)
+        if not isinstance(module, Absent) and (sparse or not keep.dense):
             whole = not sparse or bool(spec.block)
-            stages.append(Stage(int(match[1]), path if whole else f"{path}.{spec.inner}", sparse, whole))
-    return tuple(sorted(stages, key=lambda stage: stage.layer))
+            stages.append(Stage(layer, path if whole else f"{path}.{spec.inner}", sparse, whole))
+    return tuple(stages)
+
+
+def ffns(spec: MoE, model: nn.Module) -> list[tuple[int, str, nn.Module]]:
+    """(layer, path, module) of every decoder layer's FFN, remote, native or absent, in layer order."""
+    pattern = re.compile(rf"(?:.*\.)?layers\.(\d+)\.{re.escape(spec.ffn)}")
+    found = [
+        (int(match[1]), path, module)
+        for path, module in model.named_modules()
+        if (match := pattern.fullmatch(path)) is not None
+    ]
+    return sorted(found, key=lambda each: each[0])
 
 
 class Replay:
     """Calls on the FFN role the native module that a stand-in stands for on the attention role."""
 
-    def __init__(self, model: nn.Module, stages: tuple[Stage, ...]) -> None:
+    def __init__(self, model: nn.Module, stages: tuple[Stage, ...], keep: Keep = NOTHING) -> None:
+        self._gate_here = not keep.gate
         self._modules: Mapping[int, tuple[nn.Module, bool]] = {
             stage.layer: (model.get_submodule(stage.path), stage.whole) for stage in stages
         }
 
-    def __call__(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
+    def __call__(self, layer: int, hidden: torch.Tensor, router: torch.Tensor | None = None) -> torch.Tensor:
         """hidden: [rows, hidden] of any attention ranks; returns the stage's output, alike in shape and dtype.
 
-        Must run inside vLLM's forward context. ValueError for a layer that this model does not exchange.
+        router: [rows, experts] where attention has the gate. Must run inside vLLM's forward context. ValueError for a
+        layer that this model does not exchange, and for logits that are missing or not expected.
         """
         if layer not in self._modules:
             raise ValueError(
                 f"Expected a layer of {sorted(self._modules)}, found {layer}: both roles must serve the same model."
             )
         module, whole = self._modules[layer]
+        if (router is None) != (self._gate_here or whole):
+            raise ValueError(
+                f"Expected layer {layer} {'without' if router is not None else 'with'} router logits, found "
+                f"{'some' if router is not None else 'none'}: set compute_gate_on_attention alike on both roles."
+            )
         if whole:
             output: torch.Tensor = module(hidden)
             return output
-        # The same call as in the native block: hidden states as router logits, the gate follows the experts.
-        result: torch.Tensor = module(hidden_states=hidden, router_logits=hidden)
+        # The same call as in the native block, whose experts call their gate, if they have one, on these logits.
+        result: torch.Tensor = module(hidden_states=hidden, router_logits=hidden if router is None else router)
         return result

@@ -8,8 +8,11 @@ import torch
 from torch import nn
 from vllm.model_executor.models.utils import PPMissingLayer
 
+from afd_models.kept import kept
+
 if TYPE_CHECKING:
     from afd_models.exchange import Exchange
+    from afd_models.keep import Keep
 
 
 class StandIn(PPMissingLayer):
@@ -86,12 +89,19 @@ class RemoteBlock(Remote):
 class RemoteExperts(Remote):
     """Stands for the experts below a native sparse block, which keeps calling them as it calls its own."""
 
+    keep: Keep
+
+    def __init__(self, *_args: object, prefix: str = "", **arguments: object) -> None:
+        super().__init__(prefix=prefix)
+        # Not a submodule: the block holds the gate already, and the stand-in has no parameters.
+        self.exchange.keep(self.layer, kept(self.keep, prefix, arguments))
+
     def forward(self, hidden_states: torch.Tensor, router_logits: torch.Tensor) -> torch.Tensor:
-        """hidden_states: [rows, hidden], handed in as router logits too, since the gate follows the experts."""
+        """hidden_states: [rows, hidden], handed in as router logits too: whoever has the gate calls it."""
         if router_logits is not hidden_states:
             raise RuntimeError(
-                f"Expected {self.path} to be called with its hidden states as router logits (the gate follows the "
-                "experts), found other logits: this model gates on the attention role, which is not supported."
+                f"Expected {self.path} to be called with its hidden states as router logits (vLLM's experts call the "
+                "gate), found other logits: this model's block calls its gate itself, which is not supported."
             )
         return self.exchange(hidden_states, self.layer)
 

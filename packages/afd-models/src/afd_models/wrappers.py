@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 from afd_models.cut import cut
 from afd_models.families import find, load
+from afd_models.keep import NOTHING, Keep
+from afd_models.kept import loadable
 from afd_models.postconditions import check
 from afd_models.stages import find_stages
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
     from vllm.config import ModelConfig, VllmConfig
 
     from afd_connectors.layout import Role
@@ -27,10 +29,14 @@ PREFIX = "AFD"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Which part of a model is being built: a role and, on attention, the exchange of its stand-ins."""
+    """Which part of a model is being built: a role and, on attention, the exchange of its stand-ins.
+
+    keep: what attention keeps of the FFNs; the same on both roles.
+    """
 
     role: Role
     exchange: Exchange | None = None
+    keep: Keep = NOTHING
 
 
 #: Set while an AFD worker loads its model; vLLM constructs model classes with its own arguments only.
@@ -64,12 +70,17 @@ def _wrap(arch: str, spec: MoE) -> type[nn.Module]:
 
     def build(self: nn.Module, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         part = _PART.get()
-        with cut(spec, part.role, part.exchange):
+        with cut(spec, part.role, part.exchange, part.keep):
             native.__init__(self, vllm_config=vllm_config, prefix=prefix)
         layers = vllm_config.model_config.hf_text_config.num_hidden_layers
-        check(spec, part.role, self, find_stages(spec, self), layers)
+        check(spec, part.role, self, find_stages(spec, self, part.keep), layers, part.keep)
 
-    return type(f"{PREFIX}{arch}", (native,), {"__init__": build, "__module__": __name__})
+    def load_weights(self: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
+        loaded: set[str] = native.load_weights(self, loadable(self, weights))  # type: ignore[attr-defined]
+        return loaded
+
+    methods = {"__init__": build, "load_weights": load_weights, "__module__": __name__}
+    return type(f"{PREFIX}{arch}", (native,), methods)
 
 
 def __getattr__(name: str) -> type[nn.Module]:

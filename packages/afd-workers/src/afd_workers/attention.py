@@ -27,15 +27,17 @@ class AttentionRole(Native):
     def load_model(self, *, load_dummy_weights: bool = False) -> None:
         """Loads the attention part, then waits for the FFN role within join_timeout_s; ConnectorError after that."""
         from afd_models.exchange import Exchange
+        from afd_models.keep import Keep
         from afd_models.stages import find_stages
         from afd_models.wrappers import Part, selected
 
         logs.enable()
         config = links.section(self.vllm_config)
         self._exchange = Exchange()
-        with selected(self.vllm_config.model_config, Part("attention", self._exchange)) as spec:
+        keep = Keep.of(config)
+        with selected(self.vllm_config.model_config, Part("attention", self._exchange, keep)) as spec:
             super().load_model(load_dummy_weights=load_dummy_weights)
-        stages = find_stages(spec, self.get_model())
+        stages = find_stages(spec, self.get_model(), keep)
         placement = links.placement(self.vllm_config.parallel_config)
         connector = links.make_connector(self.vllm_config, config, placement, stages, self.device.type)
         self._port = connector.open_attention()

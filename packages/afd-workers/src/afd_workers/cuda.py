@@ -115,16 +115,16 @@ class FFNWorker(FFNRole, Worker):
             self.vllm_config, config, links.Placement(dp_rank=0), self._stages, self.device.type
         )
         shape = connector.shape
-        rows = shape.tokens * len(connector.layout.peers)
+        rows, exchanged = shape.tokens * len(connector.layout.peers), [stage.layer for stage in self._stages]
         self.model_runner.jit_warmup_registry.warmup()
         with self._computing():
             like = torch.zeros((rows, shape.hidden), dtype=self.vllm_config.model_config.dtype, device=self.device)
-            warm_up(self._replay, shape.layers, like)
+            warm_up(self._replay, exchanged, like)
         port = connector.open_ffn()
         if not isinstance(port, SteppedFFNPort):
             port.close()
             raise ValueError(f"AFD on CUDA needs a connector that serves whole steps, found {connector.name!r}.")
-        self._steps = StepSource(port, self._replay)
+        self._steps = StepSource(port, self._replay, set(range(shape.layers)) - set(exchanged))
         return self._steps
 
     @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -50,11 +50,16 @@ class Recorder:
 
 
 class StepSource:
-    """See loop.Source; serves the steps of a port. compute: (layer, [rows, hidden]) -> the stage's output."""
+    """See loop.Source; serves the steps of a port. compute: (layer, [rows, hidden]) -> the stage's output.
 
-    def __init__(self, port: SteppedFFNPort, compute: Callable[[int, Tensor], Tensor]) -> None:
-        self._port, self._compute = port, compute
-        self._overlapped = Overlapped(port, compute)
+    local: layers that attention does not exchange.
+    """
+
+    def __init__(
+        self, port: SteppedFFNPort, compute: Callable[[int, Tensor], Tensor], local: Container[int] = ()
+    ) -> None:
+        self._port, self._compute, self._local = port, compute, local
+        self._overlapped = Overlapped(port, compute, local)
         recorder = Recorder()
         self.steps = Steps(self._forward, recorder, recorder.new_pool)
         self._pace = Pace()
@@ -91,7 +96,7 @@ class StepSource:
             self._overlapped(gathered)
             return
         port, compute = self._port, self._compute
-        for layer, stage in gathered.exchanges(port.layers):
+        for layer, stage in gathered.exchanges(port.layers, self._local):
             work = port.take(gathered, layer, stage)
             if work is not None:
                 port.send(work, compute(layer, work.hidden))
@@ -118,8 +123,8 @@ def own_stream(device: torch.device) -> Iterator[None]:
         yield
 
 
-def warm_up(compute: Callable[[int, Tensor], Tensor], layers: int, like: Tensor) -> None:
-    """Runs every layer with the most rows there can be, then with fewer.
+def warm_up(compute: Callable[[int, Tensor], Tensor], layers: Sequence[int], like: Tensor) -> None:
+    """Runs each of ``layers`` with the most rows there can be, then with fewer.
 
     vLLM's workspace grows by being freed, which graphs that were captured with it would not survive: so it has its
     final size before any is captured, and is kept from growing. Other kernels serve fewer rows, and a standby that
@@ -129,7 +134,7 @@ def warm_up(compute: Callable[[int, Tensor], Tensor], layers: int, like: Tensor)
 
     rows = like.shape[0]
     while rows:
-        for layer in range(layers):
+        for layer in layers:
             compute(layer, like[:rows])
         rows //= 2
     torch.cuda.current_stream().synchronize()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,8 +21,10 @@ class Overlapped:
     of a stage's rows whatever becomes of the other stage, so that neither side can wait for the other in a circle.
     """
 
-    def __init__(self, port: SteppedFFNPort, compute: Callable[[int, Tensor], Tensor]) -> None:
-        self._port, self._compute = port, compute
+    def __init__(
+        self, port: SteppedFFNPort, compute: Callable[[int, Tensor], Tensor], local: Container[int] = ()
+    ) -> None:
+        self._port, self._compute, self._local = port, compute, local
         self._lanes: tuple[torch.cuda.Stream, torch.cuda.Stream] | None = None
 
     def __call__(self, gathered: Gathered) -> None:
@@ -35,7 +37,7 @@ class Overlapped:
         computed: dict[int, torch.cuda.Event] = {}
         # Kept until the stage is computed again: by then the answer is away, as its rows came after it.
         outs: dict[int, Tensor] = {}
-        pending = list(gathered.exchanges(self._port.layers))
+        pending = list(gathered.exchanges(self._port.layers, self._local))
         ahead = self._receive(gathered, *pending[0], computed, arriving)
         for following in [*pending[1:], None]:
             current, ahead = ahead, None

@@ -32,14 +32,16 @@ class FFNRole(Native):
 
     def load_model(self, *, load_dummy_weights: bool = False) -> None:
         """Loads the FFN part; nothing is served yet."""
+        from afd_models.keep import Keep
         from afd_models.stages import Replay, find_stages
         from afd_models.wrappers import Part, selected
 
         logs.enable()
-        with selected(self.vllm_config.model_config, Part("ffn")) as spec:
+        keep = Keep.of(links.section(self.vllm_config))
+        with selected(self.vllm_config.model_config, Part("ffn", keep=keep)) as spec:
             super().load_model(load_dummy_weights=load_dummy_weights)
-        self._stages = find_stages(spec, self.get_model())
-        self._replay = Replay(self.get_model(), self._stages)
+        self._stages = find_stages(spec, self.get_model(), keep)
+        self._replay = Replay(self.get_model(), self._stages, keep)
 
     def get_supported_tasks(self) -> tuple[SupportedTask, ...]:
         """None: the API server then offers /health and /metrics, and no generation route."""
@@ -76,7 +78,7 @@ class FFNRole(Native):
         connector = links.make_connector(
             self.vllm_config, config, links.Placement(dp_rank=0), self._stages, self.device.type
         )
-        return Exchanges(connector.open_ffn(), lambda work: member(work.layer, work.hidden), member.idle)
+        return Exchanges(connector.open_ffn(), lambda work: member(work.layer, work.hidden, work.router), member.idle)
 
     @contextmanager
     def _computing(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from afd_compat.config import Config
 from afd_connectors import registry
 from afd_connectors.facts import Facts
-from afd_connectors.layout import Layout, role_rank
+from afd_connectors.layout import Layout, Role, role_rank
 from afd_connectors.settings import Settings
 from afd_connectors.shape import Shape
 from afd_connectors.step import MAX_STAGES
@@ -105,6 +105,7 @@ def make_connector(
         dtype=str(model_config.dtype).removeprefix("torch."),
         layers=max(stage.layer for stage in stages) + 1,
         stages=MAX_STAGES if vllm_config.parallel_config.use_ubatching else 1,
+        router=model_config.get_num_experts() if config.compute_gate_on_attention else 0,
     )
     settings = Settings(
         host=config.host,
@@ -135,12 +136,18 @@ def _facts(model_config: ModelConfig, config: Config, shape: Shape) -> Facts:
         layers=shape.layers,
         tokens=shape.tokens,
         router=shape.router,
-        gate="attention" if config.compute_gate_on_attention else "ffn",
+        gate=_holder(config.compute_gate_on_attention),
+        shared=_holder(config.shared_experts_on_attention),
+        dense=_holder(config.dense_layers_on_attention),
         stages=shape.stages,
         graph_sizes=(),
         num_attention=config.num_attention_ranks,
         num_ffn=config.num_ffn_ranks,
     )
+
+
+def _holder(on_attention: bool) -> Role:
+    return "attention" if on_attention else "ffn"
 
 
 def _folder(model_config: ModelConfig) -> Path | None:

@@ -37,8 +37,10 @@ class Roles:
         device = current_platform.device_type
         chosen = platform.choose(device)
         config.check_device(device)
-        registry.resolve(config.connector, device).check_options(config.connector_extra_config)
+        connector = registry.resolve(config.connector, device)
+        connector.check_options(config.connector_extra_config)
         refusals.check(engine_args, config)
+        refusals.check_connector(connector, config)
         refusals.check_on(chosen.needed, engine_args, config)
         if config.role == "attention":
             board.offer(config.num_attention_ranks)  # before vLLM starts the processes that write on it
@@ -64,7 +66,8 @@ class Roles:
 
         from afd_models.families import find
 
-        find(vllm_config.model_config.architectures)
+        _, spec = find(vllm_config.model_config.architectures)
+        refusals.check_block(spec, config)
         if current_platform.device_type == "cpu":
             import torch
 

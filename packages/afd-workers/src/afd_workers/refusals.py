@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from vllm.engine.arg_utils import EngineArgs
 
     from afd_compat.config import Config
+    from afd_connectors.ports import Connector
+    from afd_models.spec import MoE
     from afd_workers.launch.options import Options
 
 
@@ -36,10 +38,17 @@ def check(options: EngineArgs | Options, config: Config) -> None:
     if config.role == "ffn":
         instead = "start one server per FFN rank instead, each with its own rank in the afd section"
         needed = (*needed, ("data_parallel_size", 1, instead))
+    elif config.shared_experts_on_attention:  # each rank would hold a part of their sum
+        needed = (*needed, ("tensor_parallel_size", 1, "set it to 1, or shared_experts_on_attention to false"))
     check_on(needed, options, config)
-    if config.compute_gate_on_attention:
+
+
+def check_connector(connector: type[Connector], config: Config) -> None:
+    """ValueError for what the chosen connector cannot carry."""
+    if config.compute_gate_on_attention and "router" not in connector.features:
         raise ValueError(
-            "AFD needs compute_gate_on_attention=false in this version, found true: the gate follows the experts."
+            f"compute_gate_on_attention needs a connector that carries router logits, found {connector.name!r}: set it "
+            "to false, or choose another connector."
         )
 
 
@@ -49,6 +58,16 @@ def check_on(needed: Iterable[tuple[str, object, str]], options: EngineArgs | Op
         found = getattr(options, option)
         if (found or None) != (value or None):  # vLLM leaves switches that nobody set at None
             raise ValueError(f"AFD's {config.role} role needs {option}={value}, found {found}: {instead}.")
+
+
+def check_block(spec: MoE, config: Config) -> None:
+    """ValueError for parts of an FFN that attention cannot keep, since the model's block is exchanged as a whole."""
+    for key in ("compute_gate_on_attention", "shared_experts_on_attention"):
+        if spec.block and getattr(config, key):
+            raise ValueError(
+                f"{key} needs a model whose experts call their gate, found {spec.arch}, whose block calls it and is "
+                "exchanged as a whole: set it to false for this model."
+            )
 
 
 def check_kernels(quantization: str | None, *, amx: bool) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import distributed
 
+from afd_connectors.checks import DTYPE_NAMES, router_code
 from afd_workers.team_watch import Watch
 
 if TYPE_CHECKING:
@@ -22,11 +23,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("afd.workers")
 
-Compute = Callable[[int, "Tensor"], "Tensor"]
+Compute = Callable[[int, "Tensor", "Tensor | None"], "Tensor"]
 
 #: What may stand in place of a layer number.
 _IDLE, _END = -1, -2
-_HEAD = 2  # layer, rows
+_HEAD = 4  # layer, rows, width of the router logits, their dtype's code
 
 
 class TeamLost(Exception):
@@ -38,9 +39,9 @@ def form(
 ) -> Alone | Lead | Follower:
     """This process's place in its FFN rank; called by all of its processes at once, as it makes their groups.
 
-    compute: (layer, [rows, hidden]) -> the stage's output. on_loss: called on a thread of its own, once the loss of
-    another process is logged; that takes timeout_s where one stands still,
-    and twice as long where it is the first.
+    compute: (layer, [rows, hidden], [rows, experts] or None) -> the stage's output. on_loss: called on a thread of its
+    own, once the loss of another process is logged; that takes timeout_s where one stands still, and twice as long
+    where it is the first.
     """
     from vllm.distributed.parallel_state import get_tp_group
 
@@ -67,9 +68,9 @@ class Alone:
     def __init__(self, compute: Compute) -> None:
         self._compute = compute
 
-    def __call__(self, layer: int, hidden: Tensor) -> Tensor:
+    def __call__(self, layer: int, hidden: Tensor, router: Tensor | None = None) -> Tensor:
         """See Lead."""
-        return self._compute(layer, hidden)
+        return self._compute(layer, hidden, router)
 
     def idle(self) -> None:
         """See Lead."""
@@ -90,11 +91,16 @@ class Lead:
     def __init__(self, group: ProcessGroup, lead: int, compute: Compute, watch: Watch) -> None:
         self._group, self._lead, self._compute, self._watch = group, lead, compute, watch
 
-    def __call__(self, layer: int, hidden: Tensor) -> Tensor:
-        """hidden: [rows, hidden]; the stage's output, alike, which the model's own all-reduce makes whole."""
-        self._tell(layer, hidden.shape[0])
+    def __call__(self, layer: int, hidden: Tensor, router: Tensor | None = None) -> Tensor:
+        """hidden: [rows, hidden]; the stage's output, alike, which the model's own all-reduce makes whole.
+
+        router: [rows, experts] where attention has the gate.
+        """
+        self._tell(layer, hidden.shape[0], 0 if router is None else router.shape[1], router_code(router))
         distributed.broadcast(hidden, self._lead, group=self._group)
-        return self._compute(layer, hidden)
+        if router is not None:
+            distributed.broadcast(router, self._lead, group=self._group)
+        return self._compute(layer, hidden, router)
 
     def idle(self) -> None:
         """Shows the others that this process lives, so that none of their waits is long."""
@@ -107,8 +113,8 @@ class Lead:
             yield
             self._tell(_END, 0)
 
-    def _tell(self, layer: int, rows: int) -> None:
-        distributed.broadcast(torch.tensor((layer, rows)), self._lead, group=self._group)
+    def _tell(self, layer: int, rows: int, width: int = 0, code: int = 0) -> None:
+        distributed.broadcast(torch.tensor((layer, rows, width, code)), self._lead, group=self._group)
 
 
 class Follower:
@@ -127,14 +133,19 @@ class Follower:
     def serve_one(self) -> bool:
         """See loop.Source."""
         distributed.broadcast(self._head, self._lead, group=self._group)
-        layer, rows = self._head.tolist()
+        layer, rows, width, code = self._head.tolist()
         if layer == _END:
             return False
         if layer != _IDLE:
-            hidden = torch.empty((rows, self._hidden), dtype=self._dtype)
-            distributed.broadcast(hidden, self._lead, group=self._group)
-            self._compute(layer, hidden)
+            hidden = self._receive(rows, self._hidden, self._dtype)
+            router = self._receive(rows, width, getattr(torch, DTYPE_NAMES[code])) if code else None
+            self._compute(layer, hidden, router)
         return True
+
+    def _receive(self, rows: int, width: int, dtype: torch.dtype) -> Tensor:
+        room = torch.empty((rows, width), dtype=dtype)
+        distributed.broadcast(room, self._lead, group=self._group)
+        return room
 
     @contextmanager
     def leading(self) -> Iterator[None]:

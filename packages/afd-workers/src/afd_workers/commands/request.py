@@ -117,9 +117,12 @@ def _check_section(section: Mapping[str, object], topology: Topology, engine: Op
     config = Config.parse({**section, "role": "attention"}, os.environ)
     if on_cpu():
         config.check_device("cpu")
-        registry.resolve(config.connector, "cpu").check_options(config.connector_extra_config)
+        connector = registry.resolve(config.connector, "cpu")
+        connector.check_options(config.connector_extra_config)
+        refusals.check_connector(connector, config)
         refusals.check_on(platform.choose("cpu").needed, engine, config)
     else:
+        refusals.check_connector(registry.resolve(config.connector, "cuda"), config)
         ranks = replace(engine, data_parallel_size=topology.attention)
         refusals.check_on(platform.choose("cuda").needed, ranks, config)
     refusals.check(engine, config)
