@@ -9,6 +9,7 @@ import pytest
 from afd_compat.config import Config
 from afd_connectors import registry
 from afd_connectors.ports import Connector
+from afd_models.families import load
 from afd_workers import platform, refusals
 
 DEFAULTS = {
@@ -143,6 +144,17 @@ def test_shared_experts_of_several_attention_ranks_are_refused() -> None:
         check("attention", section, tensor_parallel_size=2)
     check("ffn", section, tensor_parallel_size=2)
     check("attention", section)
+
+
+@pytest.mark.parametrize("key", ["compute_gate_on_attention", "shared_experts_on_attention"])
+def test_what_a_block_holds_stays_with_it(key: str) -> None:
+    config = Config.parse({"role": "attention", key: True}, {})
+    known = load()
+    refusals.check_block(known["Qwen3MoeForCausalLM"], config)
+    with pytest.raises(
+        ValueError, match=rf"^{key} needs a model whose .*, found GptOssForCausalLM, .*: set it to false"
+    ):
+        refusals.check_block(known["GptOssForCausalLM"], config)
 
 
 def test_experts_without_a_kernel_are_refused_by_their_quantization() -> None:

@@ -68,7 +68,8 @@ class Roles:
 
         from afd_models.families import find
 
-        find(vllm_config.model_config.architectures)
+        _, spec = find(vllm_config.model_config.architectures)
+        refusals.check_block(spec, config)
         if current_platform.device_type == "cpu":
             import torch
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from afd_compat.config import Config
     from afd_connectors.ports import Connector
+    from afd_models.spec import MoE
     from afd_workers.launch.options import Options
 
 
@@ -61,6 +62,16 @@ def check_on(needed: Iterable[tuple[str, object, str]], options: EngineArgs | Op
         found = getattr(options, option)
         if (found or None) != (value or None):  # vLLM leaves switches that nobody set at None
             raise ValueError(f"AFD's {config.role} role needs {option}={value}, found {found}: {instead}.")
+
+
+def check_block(spec: MoE, config: Config) -> None:
+    """ValueError for parts of an FFN that attention cannot keep, since the model's block is exchanged as a whole."""
+    for key in ("compute_gate_on_attention", "shared_experts_on_attention"):
+        if spec.block and getattr(config, key):
+            raise ValueError(
+                f"{key} needs a model whose experts call their gate, found {spec.arch}, whose block calls it and is "
+                "exchanged as a whole: set it to false for this model."
+            )
 
 
 def check_kernels(quantization: str | None, *, amx: bool) -> None:
