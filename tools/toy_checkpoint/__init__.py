@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tools.toy_checkpoint.families import load
 from tools.toy_checkpoint.layout import save
+from tools.toy_checkpoint.quantized import configuration, quantise
 
 STD = 0.1
 FAMILIES = load()
@@ -27,16 +28,21 @@ def make(
     layers: int = 4,
     changes: Mapping[str, object] | None = None,
     shards: int = 1,
+    method: str | None = None,
+    experts: bool = True,
 ) -> Path:
     """Writes config.json, the tensors and a byte-level tokenizer into ``folder`` and returns it.
 
     changes: keys of config.json that differ from the family's small defaults. shards: how many files hold the tensors;
-    more than one have an index.
+    more than one have an index. method: one of ``quantized.METHODS``, by which projections are stored; experts: those
+    of FFNs too.
     """
     import torch
 
     toy = FAMILIES[family]
     config = {**toy.config, "num_hidden_layers": layers, **(changes or {})}
+    if method is not None:
+        config["quantization_config"] = configuration(method, experts=experts)
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
     for name, shape in toy.shapes(config):
@@ -48,7 +54,7 @@ def make(
             tensors[name] = (torch.randn(shape, generator=generator) * STD).to(torch.bfloat16)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=2))
-    save(tensors, folder, shards)
+    save(tensors if method is None else quantise(tensors, method, experts=experts), folder, shards)
     model = files("afd_workers") / "demo" / "model"
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(str(model / name), folder / name)
