@@ -37,6 +37,15 @@ engine and a native one on the same checkpoint. "Not compared": accepted, and no
 on that device says so. "Refused": one sentence that names the option, before anything starts.
 
 """
+ROUTING = """
+## Routing for benchmarks
+
+`VLLM_MOE_ROUTING_SIMULATION_STRATEGY=balanced`, in the environment of both roles (or of a native server with this
+plugin), gives every expert of a layer as many tokens as any other (in each batch their counts differ by at most one),
+whatever the gate says, through vLLM's own routing simulator.
+Off by default, and then nothing of it is imported. The tokens are meaningless, which a warning says on every start;
+`afd demo` refuses to compare them, and the handshake refuses roles of which only one has it.
+"""
 
 
 def support() -> str:
@@ -104,7 +113,7 @@ def features() -> str:
     """docs/features.md."""
     from afd_workers.features import markdown
 
-    return FEATURES + markdown()
+    return FEATURES + markdown() + ROUTING
 
 
 def current() -> Iterator[tuple[Path, str]]:

@@ -14,7 +14,7 @@ from afd_connectors.layout import Layout, Role, role_rank
 from afd_connectors.settings import Settings
 from afd_connectors.shape import Shape
 from afd_connectors.step import MAX_STAGES
-from afd_workers import __version__
+from afd_workers import __version__, routing
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig, ParallelConfig, VllmConfig
@@ -129,7 +129,7 @@ def _facts(model_config: ModelConfig, config: Config, shape: Shape) -> Facts:
 
     return Facts(
         afd_version=__version__,
-        vllm_version=vllm.__version__,
+        vllm_version=routing.engine_version(vllm.__version__),
         model_digest=model_digest(model_config.hf_config.to_dict(), _folder(model_config)),
         dtype=shape.dtype,
         hidden=shape.hidden,

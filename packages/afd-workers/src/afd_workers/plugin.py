@@ -6,6 +6,8 @@ from __future__ import annotations
 def register() -> None:
     """Called by vLLM in each of its processes, possibly twice; without an "afd" section nothing of ours runs later."""
     from afd_compat import install, policy, registry
+    from afd_workers import routing
 
     policy.use("afd_workers.policy:Roles")
     install.install(registry.declared())
+    routing.offer_if_asked()

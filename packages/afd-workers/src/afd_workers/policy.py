@@ -6,7 +6,7 @@ import copy
 import logging
 from typing import TYPE_CHECKING
 
-from afd_workers import features, graph_mode, logs, platform, refusals
+from afd_workers import features, graph_mode, logs, platform, refusals, routing
 from afd_workers.health import board
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ class Roles:
         logs.enable()
         if not engine_args.hf_overrides:  # they may name another family; finish looks at what came of them
             checkpoint.refuse(engine_args.model)
+        if routing.simulated() != routing.BALANCED:  # of that one the plugin has warned
+            routing.warn()
         device = current_platform.device_type
         chosen = platform.choose(device)
         config.check_device(device)

@@ -12,6 +12,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from afd_workers import routing
 from afd_workers.commands.request import duration, on_cpu
 from afd_workers.commands.serve import stop_on_signals, write
 from afd_workers.demo.client import Client
@@ -46,6 +47,7 @@ def run(options: argparse.Namespace, _rest: tuple[str, ...]) -> int:
     """Prints the comparison; 1 when any token differs."""
     if not 2 <= options.tokens <= 400:
         raise ValueError(f"Expected --tokens from 2 to 400, found {options.tokens}: choose a number between them.")
+    routing.refuse("afd demo, which compares tokens")
     started = time.monotonic()
     stop_on_signals()
     with as_file(files("afd_workers") / "demo") as folder, tempfile.TemporaryDirectory(prefix="afd-demo-") as logs:
