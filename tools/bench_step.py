@@ -1,10 +1,11 @@
 """Milliseconds per decode step, native and split in the same run, on toy checkpoints on CPU.
 
-    python tools/bench_step.py [--family qwen3-moe ...] [--requests 1 8] [--tokens 100] [--rounds 7] [--json]
+    python tools/bench_step.py [--family qwen3-moe ...] [--requests 1 8] [--layers 16] [--rounds 40] [--json]
 
-One native engine, one attention engine and one FFN server are alive together; the two engines are measured in turn
-(A B A B ...), each on the first processor with one thread, the FFN server on the second. A step is (time of N tokens -
-time of 1 token) / (N - 1), the figure the median over the rounds. "added" is (split - native) / exchanges per step.
+One native engine, one attention engine and one FFN server are alive together; the two engines are measured in short
+turns (A B A B ...), so that both see the host in the same moods, each on the first processor with one thread, the FFN
+server on the second. A turn's figure is the median of its decode steps. "added" is (split - native) / exchanges per
+step: the median over the pairs of turns, and of each engine's least turn, which is what a host without neighbours does.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class Row:
     exchange: float
     exchanges_per_step: int
     added: float
+    added_at_least: float
 
 
 class Engine:
@@ -60,7 +62,7 @@ class Engine:
         self._log = log
 
     def ask(self, requests: int, tokens: int) -> Mapping[str, float]:
-        """seconds for ``tokens`` greedy tokens of ``requests`` prompts at once, and the exchange figures after it."""
+        """Seconds of a decode step while ``requests`` prompts get ``tokens`` tokens, and the exchange figures."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"requests": requests, "tokens": tokens}) + "\n")
@@ -103,15 +105,19 @@ def engine(model: str, additional: str) -> None:
         job = json.loads(line)
         prompts = [TokensPrompt(prompt_token_ids=[10 + n, 50, 90, 130]) for n in range(job["requests"])]
         sampling = SamplingParams(temperature=0, max_tokens=job["tokens"], ignore_eos=True, detokenize=False)
-        started = time.perf_counter()
-        llm.generate(prompts, sampling, use_tqdm=False)
-        seconds = time.perf_counter() - started
+        for number, prompt in enumerate(prompts):
+            llm.llm_engine.add_request(str(number), prompt, sampling)
+        steps = []
+        while llm.llm_engine.has_unfinished_requests():
+            started = time.perf_counter()
+            llm.llm_engine.step()
+            steps.append(time.perf_counter() - started)
         figures = worker.exchange_figures() if hasattr(worker, "exchange_figures") else {}
-        print(json.dumps({**figures, "elapsed": seconds}), flush=True)
+        print(json.dumps({**figures, "step": median(steps[1:])}), flush=True)
 
 
 @contextmanager
-def engines(family: str) -> Iterator[tuple[Engine, Engine]]:
+def engines(family: str, layers: int) -> Iterator[tuple[Engine, Engine]]:
     """(native, attention with its FFN server), started together."""
     sys.path.insert(0, str(ROOT))
     from afd_workers.launch.fleet import Fleet
@@ -122,7 +128,7 @@ def engines(family: str) -> Iterator[tuple[Engine, Engine]]:
     cores = sorted(os.sched_getaffinity(0))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="afd-bench-")))
-        model = toy_checkpoint.make(family, folder / "model")
+        model = toy_checkpoint.make(family, folder / "model", layers=layers)
         options = (*OPTIONS, "--no-enable-prefix-caching", "--max-num-batched-tokens", "1024")
         attention, ffn = split(
             Request(str(model), Topology(1, 1), "127.0.0.1", 0, options), {**os.environ, **ENV}, cpu=True
@@ -138,24 +144,30 @@ def engines(family: str) -> Iterator[tuple[Engine, Engine]]:
         yield native, parted
 
 
-def measure(family: str, sizes: Sequence[int], tokens: int, rounds: int) -> Iterator[Row]:
+def measure(family: str, layers: int, sizes: Sequence[int], tokens: int, rounds: int) -> Iterator[Row]:
     """One row per number of requests."""
-    with engines(family) as (native, parted):
+    with engines(family, layers) as (native, parted):
         for requests in sizes:
             for each in (native, parted):
                 each.ask(requests, tokens)  # warm
-            before = parted.ask(requests, 1)
-            steps: dict[str, list[float]] = {"native": [], "split": []}
+            before = parted.ask(requests, 2)
+            native_ms, split_ms = [], []
             for _ in range(rounds):
-                for name, each in (("native", native), ("split", parted)):
-                    first = each.ask(requests, 1)["elapsed"]
-                    steps[name].append(1e3 * (each.ask(requests, tokens)["elapsed"] - first) / (tokens - 1))
-            after = parted.ask(requests, 1)
+                native_ms.append(1e3 * native.ask(requests, tokens)["step"])
+                split_ms.append(1e3 * parted.ask(requests, tokens)["step"])
+            after = parted.ask(requests, 2)
             exchanges = after["exchanges"] - before["exchanges"]
             per_step = round(exchanges / (after["steps"] - before["steps"]))
-            one, other = median(steps["native"]), median(steps["split"])
-            exchange = 1e3 * (after["seconds"] - before["seconds"]) / exchanges
-            yield Row(family, requests, one, other, exchange, per_step, (other - one) / per_step)
+            yield Row(
+                family,
+                requests,
+                median(native_ms),
+                median(split_ms),
+                1e3 * (after["seconds"] - before["seconds"]) / exchanges,
+                per_step,
+                median(split - whole for whole, split in zip(native_ms, split_ms, strict=True)) / per_step,
+                (min(split_ms) - min(native_ms)) / per_step,
+            )
 
 
 def main() -> None:
@@ -163,20 +175,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--family", nargs="+", default=["qwen3-moe", "deepseek-v2"])
     parser.add_argument("--requests", nargs="+", type=int, default=[1, 8])
-    parser.add_argument("--tokens", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--tokens", type=int, default=12)
+    parser.add_argument("--layers", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if not options.json:
-        print("family       requests  native ms  split ms  exchange ms  exchanges/step  added ms/exchange", flush=True)
+        print(
+            "family       requests  native ms  split ms  exchange ms  exchanges/step  added ms/exchange  least",
+            flush=True,
+        )
     for family in options.family:
-        for row in measure(family, options.requests, options.tokens, options.rounds):
+        for row in measure(family, options.layers, options.requests, options.tokens, options.rounds):
             if options.json:
                 print(json.dumps(asdict(row)), flush=True)
             else:
                 print(
                     f"{row.family:12} {row.requests:8} {row.native:10.2f} {row.split:9.2f} {row.exchange:12.3f}"
-                    f" {row.exchanges_per_step:15} {row.added:18.3f}",
+                    f" {row.exchanges_per_step:15} {row.added:18.3f} {row.added_at_least:6.3f}",
                     flush=True,
                 )
 

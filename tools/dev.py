@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -27,8 +28,11 @@ HATCH = "hatch>=1.16,<1.19"
 OLDEST, TOO_NEW = (3, 11), (3, 15)
 CPU = "cpu.0.30.0"
 NEWEST = "cpu.0.32.0"
-SUITES = {"bare": ("tests/bare",), "torch": ("tests/torch",), CPU: ("tests/vllm", "tests/e2e")}
+TORCH = "torch"
+SUITES = {"bare": ("tests/bare",), TORCH: ("tests/torch",), CPU: ("tests/vllm", "tests/e2e")}
+ENVIRONMENTS = ("lint", *SUITES, NEWEST)
 INSTALLED = ("name", "version", "dependencies", "scripts", "entry-points")
+SCRIPTS = {"lint": ("lint", "lint"), "types": (TORCH, "types"), "smoke": (NEWEST, "smoke"), "demo": (CPU, "demo")}
 NO_TESTS = 5  # pytest's exit status when a selection matches nothing
 
 COMMANDS = {
@@ -38,6 +42,7 @@ COMMANDS = {
     "types": "mypy",
     "smoke": "the same in short on the newest vLLM that has a CPU build",
     "all": "lint, types, test, smoke",
+    "setup": "only make the environments that tests need, or those that are named",
 }
 TAKES = {CPU: "4 to 9 minutes, 4 GB", NEWEST: "4 to 9 minutes, 4 GB"}
 
@@ -66,17 +71,30 @@ def stage(name: str, took: dict[str, float]) -> Iterator[None]:
 
 
 @contextmanager
-def alone() -> Iterator[None]:
+def alone(what: str) -> Iterator[None]:
     """Keeps a second run in this checkout from building the same environment at the same time."""
     folder = ROOT / ".hatch"
     folder.mkdir(exist_ok=True)
-    with (folder / "lock").open("w") as lock:
+    with (folder / f"lock-{what}").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("another run is installing in this checkout; waiting for it")
+            say(f"another run is installing {what} in this checkout; waiting for it")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+@contextmanager
+def ahead(environment: str) -> Iterator[None]:
+    """Meanwhile makes an environment that is needed later; what does not succeed is tried again when it is needed."""
+    command = [sys.executable, str(Path(__file__).resolve()), "setup", environment]
+    child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0)
+    try:
+        yield
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGTERM)
+        child.wait()
 
 
 def settings() -> dict[str, str]:
@@ -151,12 +169,13 @@ def fingerprint(environment: str) -> str:
 
 def prepare(environment: str, took: dict[str, float]) -> None:
     """Makes a hatch environment anew when it is missing, half made, or made from something else."""
-    with alone():
+    with alone(".venv"):
         if not (ROOT / ".venv" / "afd-ready").is_file():
             with stage("set up .venv with hatch (half a minute)", took):
                 bootstrap()
         else:
             bootstrap()
+    with alone(environment):
         mark = ROOT / ".hatch" / f"ready-{environment}"
         wanted = fingerprint(environment)
         if mark.is_file() and mark.read_text() == wanted:
@@ -204,16 +223,24 @@ def test(arguments: list[str], took: dict[str, float]) -> None:
 
 
 def carry_out(command: str, arguments: list[str], took: dict[str, float]) -> None:
-    if command in ("lint", "all"):
-        check("lint", "lint", arguments, took)
-    if command in ("types", "all"):
-        check("types", "types", arguments, took)
-    if command in ("test", "all"):
+    if command == "all":
+        with ahead(CPU):
+            check("lint", "lint", [], took)
+            check(TORCH, "types", [], took)
+            prepare(CPU, took)
+        test([], took)
+        check(NEWEST, "smoke", [], took)
+    elif command == "setup":
+        for environment in arguments or SUITES:
+            if environment not in ENVIRONMENTS:
+                raise Failed(
+                    f"Expected environments among {', '.join(ENVIRONMENTS)}, found {environment}: name one of these.", 2
+                )
+            prepare(environment, took)
+    elif command == "test":
         test(arguments, took)
-    if command in ("smoke", "all"):
-        check(NEWEST, "smoke", arguments, took)
-    if command == "demo":
-        check(CPU, "demo", arguments, took)
+    else:
+        check(*SCRIPTS[command], arguments, took)
 
 
 def main() -> int:

@@ -1,10 +1,11 @@
 """Greedy tokens of native and split serving on a random toy checkpoint, eagerly and from graphs.
 
-    python -m tools.gpu.parity [--device cuda|cpu] [--dbo]
+    python -m tools.gpu.parity [--device cuda|cpu] [--dbo | --compiled]
 
 Prints equal/total per kind of batch; exit code 1 unless all are equal. On CPU only the eager half runs, to try the
 script itself. --dbo: graphs with dual-batch overlap instead, where halves of a batch take other kernels than the whole,
-so that the agreement is reported and not demanded beyond the first tokens.
+so that the agreement is reported and not demanded beyond the first tokens. --compiled: graphs of models that went
+through torch.compile, native and attention.
 """
 
 from __future__ import annotations
@@ -110,10 +111,10 @@ def run_overlap() -> bool:
         return report_overlap(engines)
 
 
-def run(device: str) -> bool:
+def run(device: str, *, compiled: bool = False) -> bool:
     """Whether every token of every batch was equal."""
     cuda = device == "cuda"
-    folder = setups.logs("parity")
+    folder = setups.logs("parity-compiled" if compiled else "parity")
     model = setups.toy(folder / "toy", device)
     rows = 128 if cuda else 8
     base = setups.common(
@@ -133,9 +134,10 @@ def run(device: str) -> bool:
         native = {"eager": children.start("native-eager", setups.ENGINE, {"options": eager}, place)}
         parted = {"eager": setups.split(children, "eager", eager, eager, device)}
         if cuda:
-            options = setups.graphs(base, SIZES, native=True)
+            options = setups.graphs(base, SIZES, native=True, compiled=compiled)
             native["graph"] = children.start("native-graph", setups.ENGINE, {"options": options}, place)
-            parted["graph"] = setups.split(children, "graph", setups.graphs(base, SIZES, native=False), eager, device)
+            options = setups.graphs(base, SIZES, native=False, compiled=compiled)
+            parted["graph"] = setups.split(children, "graph", options, eager, device)
         children.ready(setups.READY_S)
         print(f"{len(native) + 2 * len(parted)} engines ready in {time.monotonic() - started:.0f} s", flush=True)
         for name, (attention, ffn) in parted.items():
@@ -156,10 +158,12 @@ def main() -> None:
     """Exit code 0 when everything was equal."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--dbo", action="store_true")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--dbo", action="store_true")
+    kind.add_argument("--compiled", action="store_true")
     options = parser.parse_args()
     try:
-        right = run_overlap() if options.dbo else run(options.device)
+        right = run_overlap() if options.dbo else run(options.device, compiled=options.compiled)
     except Failed as error:
         print(f"FAILED: {error}", flush=True)
         right = False

@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
 # Runs everything under tools/gpu on a host with two CUDA devices, each part with a limit, and prints the tables.
 #
-#   bash tools/gpu/run_all.sh [hop] [parity] [step] [kill] [serve] [qwen] [trace] [dbo]      (all without arguments)
+#   bash tools/gpu/run_all.sh [hop] [parity] [step] [kill] [serve] [qwen] [trace] [dbo] [several] [compiled] [launch]
+#
+# Without arguments all of these.
 #
 # serve, qwen: over HTTP, DeepSeek-V2-Lite dimensions and 256 tokens in, Qwen3-30B-A3B dimensions and 4096 tokens in.
 # trace: the step table at 1 and 16 rows with profiler traces. dbo: graphs with dual-batch overlap beside graphs
-# without, agreement with native and decode steps. dbolong (only when named): the steps with 512 tokens of context.
+# without, agreement with native and decode steps. several: two attention ranks on one FFN rank. compiled: parity through
+# torch.compile. launch: `afd serve` as a user runs it. dbolong (only when named): the steps with 512 tokens of context.
 #
 # Needs vLLM and torch for CUDA in the Python that PYTHON names (default python3), or on PYTHONPATH. The packages of
 # this repository need not be installed. Logs go under AFD_GPU_LOGS (default /tmp/afd-gpu); the tables also into
@@ -18,7 +21,7 @@ export PYTHONPATH="$PWD:$(printf '%s:' "$PWD"/packages/*/src)${PYTHONPATH:-}"
 unset PYTHONDONTWRITEBYTECODE
 mkdir -p "$AFD_GPU_LOGS"
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(hop parity step kill serve qwen trace dbo)
+[ ${#parts[@]} -gt 0 ] || parts=(hop parity step kill serve qwen trace dbo several compiled launch)
 failed=0
 part() { # name limit module arguments...
     local name=$1 limit=$2
@@ -39,6 +42,9 @@ main() {
         qwen) part qwen 580 tools.gpu.bench_serve_gpu --model qwen3-30b --input 4096 --concurrency 32 128 ;;
         trace) part trace 240 tools.gpu.bench_step_gpu --rows 1 16 --rounds 2 --trace "$AFD_GPU_LOGS/traces" ;;
         dbo) part dbo 180 tools.gpu.dbo --json "$AFD_GPU_LOGS/dbo.json" ;;
+        several) part several 240 tools.gpu.several ;;
+        compiled) part compiled 300 tools.gpu.parity --compiled ;;
+        launch) part launch 300 tools.gpu.serve_check ;;
         dbolong) part dbolong 240 tools.gpu.dbo --steps --rows 512 --rounds 1 --prompt 512 ;;
         *) echo "unknown part $name"; failed=1 ;;
         esac

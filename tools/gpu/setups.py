@@ -103,11 +103,17 @@ def eager(options: Options) -> Options:
     return {**options, "enforce_eager": True}
 
 
-def graphs(options: Options, sizes: Sequence[int], *, native: bool) -> Options:
-    """With graphs of whole decode steps, which native vLLM has to be told and AFD chooses itself."""
+def graphs(options: Options, sizes: Sequence[int], *, native: bool, compiled: bool = False) -> Options:
+    """With graphs of whole decode steps, which native vLLM has to be told and AFD chooses itself.
+
+    compiled: through torch.compile, which AFD does when it is asked for, with vLLM's own kernels for what they are
+    there for: the compiler's own differ in their last bit with what surrounds them, and that is not the same here.
+    """
     chosen: dict[str, object] = {"cudagraph_capture_sizes": list(sizes)}
-    if native:
-        chosen |= {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
+    if native or compiled:
+        chosen |= {"mode": 3 if compiled else 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
+    if compiled:
+        chosen["custom_ops"] = ["all"]
     return {**options, "compilation_config": chosen}
 
 

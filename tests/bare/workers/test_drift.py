@@ -333,5 +333,5 @@ def test_a_version_that_is_not_whole_is_one_sentence(tmp_path: Path, monkeypatch
 def test_options_that_would_do_nothing_are_refused(
     options: list[str], found: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["patches", *options]) == 1
+    assert main(["patches", *options]) == 2
     assert found in capsys.readouterr().err

@@ -212,7 +212,7 @@ def test_a_taken_port_is_refused_before_anything_starts(
 ) -> None:
     monkeypatch.setattr("afd_workers.commands.request.on_cpu", lambda: True)
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert main(["serve", "m", "--port", str(taken.getsockname()[1])]) == 1
+        assert main(["serve", "m", "--port", str(taken.getsockname()[1])]) == 2
     assert "Expected a free port for the API" in capsys.readouterr().err
 
 
@@ -232,7 +232,7 @@ def test_what_servers_on_devices_would_refuse_is_refused_at_once(
     options: tuple[str, ...], sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("afd_workers.commands.request.on_cpu", lambda: False)
-    assert main(["serve", "m", *options]) == 1
+    assert main(["serve", "m", *options]) == 2
     assert sentence in capsys.readouterr().err
 
 
@@ -271,7 +271,7 @@ def test_a_start_timeout_must_be_a_time(command: list[str], seconds: str, capsys
 def test_a_file_that_is_no_wheel_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wheel = tmp_path / "vllm.whl"
     wheel.write_text("no zip")
-    assert main(["patches", "--against", str(wheel)]) == 1
+    assert main(["patches", "--against", str(wheel)]) == 2
     assert f"{wheel} is no zip archive; pass a wheel or a folder" in capsys.readouterr().err
 
 

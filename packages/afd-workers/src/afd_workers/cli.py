@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = options.run(options, tuple(rest))
     except (ValueError, LaunchError, OSError) as error:
         print(f"afd {options.command}: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, ValueError) else 1
     except KeyboardInterrupt:
         return 130
     return code
