@@ -39,7 +39,7 @@ class Child:
         self.name, self._log = name, log
         self._answers: queue.Queue[str | None] = queue.Queue()
         with log.open("w") as stream:
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 [*command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -57,10 +57,10 @@ class Child:
 
     def begin(self, job: Mapping[str, object]) -> None:
         """Hands over one job, whose answer is to be taken with `answer`."""
-        assert self._process.stdin is not None
+        assert self.process.stdin is not None
         try:
-            self._process.stdin.write(json.dumps(job) + "\n")
-            self._process.stdin.flush()
+            self.process.stdin.write(json.dumps(job) + "\n")
+            self.process.stdin.flush()
         except OSError as error:
             raise self._failed(f"takes no jobs any more ({error})") from error
 
@@ -71,17 +71,17 @@ class Child:
         except queue.Empty:
             raise self._failed(f"did not answer within {limit_s:.0f} s") from None
         if line is None:
-            raise self._failed(f"ended with code {self._process.wait(10)}")
+            raise self._failed(f"ended with code {self.process.wait(10)}")
         found: dict[str, object] = json.loads(line)
         return found
 
     def kill(self, *, now: bool = True) -> None:
         """Ends the child; `now`: with SIGKILL."""
         if now:
-            self._process.kill()
+            self.process.kill()
         else:
-            self._process.terminate()
-        self._process.wait(20)
+            self.process.terminate()
+        self.process.wait(20)
 
     def log_tail(self) -> str:
         """The last lines of its log."""
@@ -97,8 +97,8 @@ class Child:
         return Failed(f"{self.name} {what}; the end of {self._log}:\n{self.log_tail()}")
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
             if line.startswith("{"):
                 self._answers.put(line)
         self._answers.put(None)

@@ -1,0 +1,195 @@
+"""All that is asked of CUDA, in one place: memory that another process can map, kernels compiled here, copies."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from afd_connectors.errors import ConnectorError
+
+if TYPE_CHECKING:
+    from cuda.bindings import driver as cuda
+
+KERNELS = ("afd_put", "afd_flags", "afd_wait", "afd_put_lines", "afd_wait_lines")
+THREADS = 512
+
+
+class Driver:
+    """The CUDA device that is current on the thread that makes it.
+
+    Addresses stay the same however often other memory is mapped at them, which is what lets graphs outlive a peer.
+    """
+
+    def __init__(self) -> None:
+        import torch
+
+        try:
+            from cuda.bindings import driver
+        except ImportError as error:
+            raise ConnectorError(
+                f"the nvlink connector needs cuda-bindings, which torch for CUDA brings, found none ({error})."
+            ) from error
+        torch.cuda.current_stream()  # makes the device's context, which the calls below need
+        self._cuda = driver
+        self._device = torch.cuda.current_device()
+        self._place = driver.CUmemLocation()
+        self._place.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        self._place.id = self._device
+        self._property = driver.CUmemAllocationProp()
+        self._property.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        self._property.location = self._place
+        self._handles = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+        self._property.requestedHandleTypes = self._handles
+        self._unit = self._do(
+            driver.cuMemGetAllocationGranularity(
+                self._property, driver.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_RECOMMENDED
+            ),
+            "cuMemGetAllocationGranularity",
+        )
+        major, minor = torch.cuda.get_device_capability(self._device)
+        self._functions = _load(major, minor)
+
+    def reserve(self, size: int) -> int:
+        """Addresses without memory."""
+        return int(self._do(self._cuda.cuMemAddressReserve(self._whole(size), self._unit, 0, 0), "cuMemAddressReserve"))
+
+    def release(self, address: int, size: int) -> None:
+        """Gives reserved addresses back."""
+        self._do(self._cuda.cuMemAddressFree(address, self._whole(size)), "cuMemAddressFree")
+
+    def make(self, address: int, size: int) -> int:
+        """Maps new memory of zeroes at reserved addresses; a descriptor for the other process, to be closed."""
+        handle = self._do(self._cuda.cuMemCreate(self._whole(size), self._property, 0), "cuMemCreate")
+        try:
+            descriptor = self._do(
+                self._cuda.cuMemExportToShareableHandle(handle, self._handles, 0), "cuMemExportToShareableHandle"
+            )
+            self._map(address, size, handle)
+        finally:
+            self._cuda.cuMemRelease(handle)  # the mapping and the descriptor keep the memory
+        self.zero(address, size)
+        return int(descriptor)
+
+    def attach(self, address: int, size: int, descriptor: int) -> None:
+        """Maps the other process's memory at reserved addresses."""
+        handle = self._do(
+            self._cuda.cuMemImportFromShareableHandle(descriptor, self._handles), "cuMemImportFromShareableHandle"
+        )
+        try:
+            self._map(address, size, handle)
+        finally:
+            self._cuda.cuMemRelease(handle)
+
+    def detach(self, address: int, size: int) -> None:
+        """Takes the memory away from under addresses; nothing on the device may use them."""
+        self._do(self._cuda.cuMemUnmap(address, self._whole(size)), "cuMemUnmap")
+
+    def own(self, size: int) -> int:
+        """Memory of this process alone."""
+        return int(self._do(self._cuda.cuMemAlloc(size), "cuMemAlloc"))
+
+    def host(self, size: int) -> int:
+        """Host memory that the device reads and writes at the same address."""
+        flags = self._cuda.CU_MEMHOSTALLOC_PORTABLE | self._cuda.CU_MEMHOSTALLOC_DEVICEMAP
+        address = int(self._do(self._cuda.cuMemHostAlloc(size, flags), "cuMemHostAlloc"))
+        ctypes.memset(address, 0, size)
+        return address
+
+    def free(self, own: int, host: int) -> None:
+        """Gives back what `own` and `host` gave."""
+        self._do(self._cuda.cuMemFree(own), "cuMemFree")
+        self._do(self._cuda.cuMemFreeHost(host), "cuMemFreeHost")
+
+    def zero(self, address: int, size: int) -> None:
+        """Waits until it is done."""
+        stream = self._do(self._cuda.cuStreamCreate(1), "cuStreamCreate")
+        try:
+            self._do(self._cuda.cuMemsetD8Async(address, 0, size, stream), "cuMemsetD8Async")
+            self._do(self._cuda.cuStreamSynchronize(stream), "cuStreamSynchronize")
+        finally:
+            self._cuda.cuStreamDestroy(stream)
+
+    def copy(self, to: int, start: int, size: int, stream: int) -> None:
+        """Enqueues a copy that needs no multiprocessor."""
+        self._do(self._cuda.cuMemcpyAsync(to, start, size, stream), "cuMemcpyAsync")
+
+    def launch(self, kernel: str, grid: tuple[int, int], arguments: bytes, stream: int, *, early: bool) -> None:
+        """Enqueues a kernel with one argument; early: it may begin before its predecessor ends, for which it waits."""
+        config = self._cuda.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = *grid, 1
+        config.blockDimX, config.blockDimY, config.blockDimZ = THREADS, 1, 1
+        config.hStream = stream
+        if early:
+            config.attrs, config.numAttrs = [self._early], 1
+        held = ctypes.create_string_buffer(arguments, len(arguments))
+        parameters = (ctypes.c_void_p * 1)(ctypes.addressof(held))
+        self._do(
+            self._cuda.cuLaunchKernelEx(config, self._functions[kernel], ctypes.addressof(parameters), 0),
+            "cuLaunchKernelEx",
+        )
+
+    @property
+    def _early(self) -> cuda.CUlaunchAttribute:
+        attribute = self._cuda.CUlaunchAttribute()
+        attribute.id = self._cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        attribute.value.programmaticStreamSerializationAllowed = 1
+        return attribute
+
+    def _map(self, address: int, size: int, handle: object) -> None:
+        whole = self._whole(size)
+        self._do(self._cuda.cuMemMap(address, whole, 0, handle, 0), "cuMemMap")
+        access = self._cuda.CUmemAccessDesc()
+        access.location = self._place
+        access.flags = self._cuda.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        try:
+            self._do(self._cuda.cuMemSetAccess(address, whole, [access], 1), "cuMemSetAccess")
+        except ConnectorError:
+            self._cuda.cuMemUnmap(address, whole)
+            raise
+
+    def _whole(self, size: int) -> int:
+        return -(-size // self._unit) * self._unit
+
+    def _do(self, answer: Sequence[object], call: str) -> int:
+        return _checked(self._cuda, answer, call)
+
+
+def _checked(cuda: object, answer: Sequence[object], call: str) -> int:
+    """The value of a call's answer; ConnectorError when it failed."""
+    code, *values = answer
+    if int(code):  # type: ignore[call-overload]
+        raise ConnectorError(f"{call} failed: {getattr(code, 'name', code)}.")
+    return values[0] if values else 0  # type: ignore[return-value]
+
+
+@cache
+def _load(major: int, minor: int) -> dict[str, object]:
+    """The kernels for a device, compiled once per process."""
+    from cuda.bindings import driver
+
+    image = compiled(files(__package__).joinpath("kernels.cu").read_text(), f"sm_{major}{minor}")
+    module = _checked(driver, driver.cuModuleLoadData(image), "cuModuleLoadData")
+    return {
+        name: _checked(driver, driver.cuModuleGetFunction(module, name.encode()), "cuModuleGetFunction")
+        for name in KERNELS
+    }
+
+
+def compiled(source: str, architecture: str) -> bytes:
+    """A module for one architecture; ConnectorError with the compiler's words."""
+    from cuda.bindings import nvrtc
+
+    program = _checked(nvrtc, nvrtc.nvrtcCreateProgram(source.encode(), b"kernels.cu", 0, [], []), "nvrtcCreateProgram")
+    options = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17"]
+    (code,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+    if int(code):
+        told = b" " * _checked(nvrtc, nvrtc.nvrtcGetProgramLogSize(program), "nvrtcGetProgramLogSize")
+        nvrtc.nvrtcGetProgramLog(program, told)
+        raise ConnectorError(f"the nvlink kernels do not compile for {architecture}: {told.decode(errors='replace')}")
+    image = b" " * _checked(nvrtc, nvrtc.nvrtcGetCUBINSize(program), "nvrtcGetCUBINSize")
+    _checked(nvrtc, nvrtc.nvrtcGetCUBIN(program, image), "nvrtcGetCUBIN")
+    nvrtc.nvrtcDestroyProgram(program)
+    return image
