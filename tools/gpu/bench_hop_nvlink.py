@@ -75,9 +75,8 @@ def table(pair: Pair, rows: Sequence[int], hidden: Sequence[int]) -> bool:
             theirs, _ = pair.both({"op": "nccl", **job})
             ours, _ = pair.both({"op": "hop", **job})
             right = right and bool(ours["right"])
-            print(
-                f"{width:6} {count:5} {pairs(theirs)} {pairs(ours)} {gbs(size, ours)}  {named(plan_of(size))}{bad(ours)}"
-            )
+            way = f"{named(plan_of(size))}{bad(ours)}"
+            print(f"{width:6} {count:5} {pairs(theirs)} {pairs(ours)} {gbs(size, ours)}  {way}", flush=True)
     return right
 
 

@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from statistics import median, quantiles
 
 import torch
@@ -178,7 +179,7 @@ class Side:
                 event.record()
                 left @ left
             torch.cuda.synchronize()
-            found.append(median(a.elapsed_time(b) for a, b in zip(events[5:], events[6:], strict=False)))
+            found.append(median(a.elapsed_time(b) for a, b in pairwise(events[5:])))
         return {"ms": found}
 
 
@@ -202,7 +203,7 @@ def timed(replay: Callable[[], None], trips: int, rounds: int) -> dict[str, obje
         replay()
     events[-1].record()
     events[-1].synchronize()
-    found = [1e3 * begin.elapsed_time(end) / trips / 2 for begin, end in zip(events[2:], events[3:], strict=False)]
+    found = [1e3 * begin.elapsed_time(end) / trips / 2 for begin, end in pairwise(events[2:])]
     return {"p50": median(found), "p99": quantiles(found, n=100)[98]}
 
 

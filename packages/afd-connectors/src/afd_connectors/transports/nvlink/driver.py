@@ -154,10 +154,10 @@ class Driver:
         return -(-size // self._unit) * self._unit
 
     def _do(self, answer: Sequence[object], call: str) -> int:
-        return _checked(self._cuda, answer, call)
+        return _checked(answer, call)
 
 
-def _checked(cuda: object, answer: Sequence[object], call: str) -> int:
+def _checked(answer: Sequence[object], call: str) -> int:
     """The value of a call's answer; ConnectorError when it failed."""
     code, *values = answer
     if int(code):  # type: ignore[call-overload]
@@ -171,10 +171,9 @@ def _load(major: int, minor: int) -> dict[str, object]:
     from cuda.bindings import driver
 
     image = compiled(files(__package__).joinpath("kernels.cu").read_text(), f"sm_{major}{minor}")
-    module = _checked(driver, driver.cuModuleLoadData(image), "cuModuleLoadData")
+    module = _checked(driver.cuModuleLoadData(image), "cuModuleLoadData")
     return {
-        name: _checked(driver, driver.cuModuleGetFunction(module, name.encode()), "cuModuleGetFunction")
-        for name in KERNELS
+        name: _checked(driver.cuModuleGetFunction(module, name.encode()), "cuModuleGetFunction") for name in KERNELS
     }
 
 
@@ -182,14 +181,14 @@ def compiled(source: str, architecture: str) -> bytes:
     """A module for one architecture; ConnectorError with the compiler's words."""
     from cuda.bindings import nvrtc
 
-    program = _checked(nvrtc, nvrtc.nvrtcCreateProgram(source.encode(), b"kernels.cu", 0, [], []), "nvrtcCreateProgram")
+    program = _checked(nvrtc.nvrtcCreateProgram(source.encode(), b"kernels.cu", 0, [], []), "nvrtcCreateProgram")
     options = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17"]
     (code,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
     if int(code):
-        told = b" " * _checked(nvrtc, nvrtc.nvrtcGetProgramLogSize(program), "nvrtcGetProgramLogSize")
+        told = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program), "nvrtcGetProgramLogSize")
         nvrtc.nvrtcGetProgramLog(program, told)
         raise ConnectorError(f"the nvlink kernels do not compile for {architecture}: {told.decode(errors='replace')}")
-    image = b" " * _checked(nvrtc, nvrtc.nvrtcGetCUBINSize(program), "nvrtcGetCUBINSize")
-    _checked(nvrtc, nvrtc.nvrtcGetCUBIN(program, image), "nvrtcGetCUBIN")
+    image = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program), "nvrtcGetCUBINSize")
+    _checked(nvrtc.nvrtcGetCUBIN(program, image), "nvrtcGetCUBIN")
     nvrtc.nvrtcDestroyProgram(program)
     return image
