@@ -132,7 +132,12 @@ def sweep(pair: Pair, rows: Sequence[int], hidden: int) -> None:
         trips, rounds = trips_of(size)
         for plan, early, land in ways(size):
             job = {"op": "hop", "rows": count, "hidden": hidden, "trips": trips, "rounds": rounds}
-            ours, _ = pair.both({**job, "plan": list(plan), "early": early, "land": land})
+            ours, theirs = pair.both({**job, "plan": list(plan), "early": early, "land": land})
+            failed = ours.get("failed") or theirs.get("failed")
+            if failed:
+                print(f"{count:5} FAILED {failed} {named(plan)} early {early}", flush=True)
+                pair.both({"op": "meet"})
+                continue
             marks = ("" if early else " not early") + ("" if land else " copied")
             print(f"{count:5} {pairs(ours)} {gbs(size, ours)}  {named(plan)}{marks}{bad(ours)}", flush=True)
 

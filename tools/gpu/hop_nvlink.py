@@ -10,6 +10,7 @@ import os
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from itertools import pairwise
 from statistics import median, quantiles
@@ -217,7 +218,12 @@ def main() -> None:
         say(out, {"ready": True, "s": time.perf_counter() - started})
         for line in sys.stdin:
             job = json.loads(line)
-            say(out, getattr(side, job.pop("op"))(**job))
+            try:
+                answer = getattr(side, job.pop("op"))(**job)
+            except Exception as error:  # noqa: BLE001  # told to the parent, which goes on with the next way
+                traceback.print_exc()
+                answer = {"failed": repr(error)}
+            say(out, answer)
 
 
 if __name__ == "__main__":

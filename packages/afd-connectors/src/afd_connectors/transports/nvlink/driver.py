@@ -6,12 +6,8 @@ import ctypes
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING
 
 from afd_connectors.errors import ConnectorError
-
-if TYPE_CHECKING:
-    from cuda.bindings import driver as cuda
 
 KERNELS = ("afd_put", "afd_flags", "afd_wait", "afd_put_lines", "afd_wait_lines")
 THREADS = 512
@@ -49,6 +45,9 @@ class Driver:
             ),
             "cuMemGetAllocationGranularity",
         )
+        self._early = driver.CUlaunchAttribute()
+        self._early.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        self._early.value.programmaticStreamSerializationAllowed = 1
         major, minor = torch.cuda.get_device_capability(self._device)
         self._functions = _load(major, minor)
 
@@ -130,13 +129,6 @@ class Driver:
             self._cuda.cuLaunchKernelEx(config, self._functions[kernel], ctypes.addressof(parameters), 0),
             "cuLaunchKernelEx",
         )
-
-    @property
-    def _early(self) -> cuda.CUlaunchAttribute:
-        attribute = self._cuda.CUlaunchAttribute()
-        attribute.id = self._cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-        attribute.value.programmaticStreamSerializationAllowed = 1
-        return attribute
 
     def _map(self, address: int, size: int, handle: object) -> None:
         whole = self._whole(size)
