@@ -18,7 +18,7 @@ from afd_connectors.stepped import DeviceAttentionPort, Gathered, SteppedFFNPort
 from afd_connectors.testing.free import free_port
 from afd_connectors.testing.group import Group, answer_of, within
 from afd_connectors.transports.nccl import meeting
-from afd_connectors.transports.nccl.lines import Lines
+from afd_connectors.transports.enqueued.lines import Lines
 from afd_connectors.transports.nccl.link import Issuing
 from tests.support.fake_nccl import FakeDevice, FakeNccl, FakeP2p
 
