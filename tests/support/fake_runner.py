@@ -28,6 +28,8 @@ GARBAGE = 31_337
 class FakePort:
     """See DeviceAttentionPort. breaks: numbers of exchanges from which on a lost rank leaves garbage."""
 
+    lasting = False
+
     def __init__(self, breaks: set[int]) -> None:
         self.breaks, self.count, self.generation = breaks, 0, 0
         self._broken = self._noticed = False

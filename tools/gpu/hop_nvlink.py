@@ -45,7 +45,6 @@ class Side:
     def meet(self) -> dict[str, object]:
         """Exchanges the memory of both sides over a socket that vanishes with them."""
         started = time.perf_counter()
-        self.window.empty()
         mine = self.window.make()
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.settimeout(MEET_S)
@@ -165,8 +164,7 @@ class Side:
     def beside(self, blocks: int) -> dict[str, object]:
         """Milliseconds of a matrix product alone and beside a wait of that many blocks."""
         left = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
-        self.window.empty()
-        os.close(self.window.make())
+        self.window.restart()
         waits = Moves(self.driver, 0.2, lambda _size: Plan(16384, blocks, blocks, blocks), early=False)
         part = self.window.incoming(self.out.data_ptr(), 1, 0, 0)._replace(size=16384 * blocks)
         side = torch.cuda.Stream()

@@ -14,6 +14,7 @@ GROUP = "afd.connectors"
 BUILTIN = {
     "loopback": "afd_connectors.transports.loopback:Loopback",
     "nccl-p2p": "afd_connectors.transports.nccl.connector:NcclP2p",
+    "nvlink": "afd_connectors.transports.nvlink.connector:Nvlink",
     "shm": "afd_connectors.transports.shm:Shm",
     "tcp": "afd_connectors.transports.tcp:Tcp",
 }

@@ -56,7 +56,7 @@ class StepSource:
         self._port, self._compute = port, compute
         self._overlapped = Overlapped(port, compute)
         recorder = Recorder()
-        self.steps = Steps(self._forward, recorder, recorder.new_pool)
+        self.steps = Steps(self._forward, recorder, recorder.new_pool, lasting=port.lasting)
         self._pace = Pace()
         self.host_s = 0.0
         self.split = 0

@@ -100,6 +100,11 @@ class EnqueuedAttentionPort(DeviceAttentionPort):
 
         return check
 
+    @property
+    def lasting(self) -> bool:
+        """See DeviceAttentionPort."""
+        return self._carrier.lasting
+
     def lost(self) -> bool:
         """See DeviceAttentionPort."""
         return self._lines.lost() is not None
@@ -138,6 +143,7 @@ class EnqueuedAttentionPort(DeviceAttentionPort):
         self._watch.close()
         self._pulse.close()
         self._lines.free()
+        self._carrier.close()
 
     def _issue(
         self, step: Step, layer: int, stage: int, address: int, call: Callable[[Sequence[Transfer]], Failures]

@@ -55,7 +55,7 @@ class Carrier(Protocol):
     """
 
     name: ClassVar[str]
-    lasting: ClassVar[bool]
+    lasting: ClassVar[bool]  # whether what was captured over a link also works over its successor
 
     @property
     def device(self) -> Device:
@@ -75,3 +75,6 @@ class Carrier(Protocol):
 
     def recv(self, transfers: Sequence[Transfer]) -> Failures:
         """From the peers."""
+
+    def close(self) -> None:
+        """Gives everything back; all links are freed."""

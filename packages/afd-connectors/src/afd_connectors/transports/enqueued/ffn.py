@@ -73,6 +73,11 @@ class EnqueuedFFNPort(SteppedFFNPort):
         """See SteppedFFNPort."""
         return self._shape.layers
 
+    @property
+    def lasting(self) -> bool:
+        """See SteppedFFNPort."""
+        return self._carrier.lasting
+
     def next_step(self, *, wait_s: float) -> Gathered | None:
         """See SteppedFFNPort."""
         until = time.monotonic() + wait_s
@@ -134,6 +139,7 @@ class EnqueuedFFNPort(SteppedFFNPort):
         if self._using.acquire(timeout=5.0):
             self._guests.free()
             self._hearing.close()
+            self._carrier.close()
             self._using.release()
 
     def _seat(self, arrival: Arrival) -> Peer:

@@ -50,6 +50,9 @@ class NcclCarrier:
         """See Carrier."""
         return self._issue(transfers, Link.recv)
 
+    def close(self) -> None:
+        """See Carrier; lost communicators end on threads of their own."""
+
     def _issue(self, transfers: Sequence[Transfer], call: Callable[[Link, int, int, int], None]) -> Failures:
         stream = self._issuing.device.stream()
         failures: list[tuple[Transfer, str]] = []

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
 from afd_connectors.errors import ConnectorError
 
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+Memory = int  # a handle, as the library gives it
 KERNELS = ("afd_put", "afd_flags", "afd_wait", "afd_put_lines", "afd_wait_lines")
 THREADS = 512
 
@@ -59,28 +65,40 @@ class Driver:
         """Gives reserved addresses back."""
         self._do(self._cuda.cuMemAddressFree(address, self._whole(size)), "cuMemAddressFree")
 
-    def make(self, address: int, size: int) -> int:
-        """Maps new memory of zeroes at reserved addresses; a descriptor for the other process, to be closed."""
+    def create(self, size: int) -> tuple[Memory, int]:
+        """New memory at no address yet, and a descriptor of it for the other process, to be closed."""
         handle = self._do(self._cuda.cuMemCreate(self._whole(size), self._property, 0), "cuMemCreate")
         try:
             descriptor = self._do(
                 self._cuda.cuMemExportToShareableHandle(handle, self._handles, 0), "cuMemExportToShareableHandle"
             )
-            self._map(address, size, handle)
-        finally:
-            self._cuda.cuMemRelease(handle)  # the mapping and the descriptor keep the memory
-        self.zero(address, size)
-        return int(descriptor)
+        except ConnectorError:
+            self.drop(handle)
+            raise
+        return handle, int(descriptor)
 
-    def attach(self, address: int, size: int, descriptor: int) -> None:
-        """Maps the other process's memory at reserved addresses."""
-        handle = self._do(
+    def adopt(self, descriptor: int) -> Memory:
+        """The other process's memory, at no address yet."""
+        return self._do(
             self._cuda.cuMemImportFromShareableHandle(descriptor, self._handles), "cuMemImportFromShareableHandle"
         )
+
+    def drop(self, memory: Memory) -> None:
+        """Lets go of memory; what is placed keeps it."""
+        self._do(self._cuda.cuMemRelease(memory), "cuMemRelease")
+
+    def place(self, address: int, size: int, memory: Memory) -> None:
+        """Puts memory under reserved addresses."""
+        whole = self._whole(size)
+        self._do(self._cuda.cuMemMap(address, whole, 0, memory, 0), "cuMemMap")
+        access = self._cuda.CUmemAccessDesc()
+        access.location = self._place
+        access.flags = self._cuda.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
         try:
-            self._map(address, size, handle)
-        finally:
-            self._cuda.cuMemRelease(handle)
+            self._do(self._cuda.cuMemSetAccess(address, whole, [access], 1), "cuMemSetAccess")
+        except ConnectorError:
+            self._cuda.cuMemUnmap(address, whole)
+            raise
 
     def detach(self, address: int, size: int) -> None:
         """Takes the memory away from under addresses; nothing on the device may use them."""
@@ -111,6 +129,26 @@ class Driver:
         finally:
             self._cuda.cuStreamDestroy(stream)
 
+    def idle(self) -> None:
+        """Waits until the device has done all that it was given; every wait on it has a limit."""
+        self._do(self._cuda.cuCtxSynchronize(), "cuCtxSynchronize")
+
+    def mark(self) -> Callable[[], bool]:
+        """Asks whether the device has done what the calling thread's current stream was given until now."""
+        import torch
+
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(self._device))
+        return event.query
+
+    def tensor(self, address: int, rows: int, hidden: int, dtype: torch.dtype) -> Tensor:
+        """[rows, hidden] over memory at an address."""
+        import torch
+
+        held = _Bytes(address, rows * hidden * dtype.itemsize)
+        found: Tensor = torch.as_tensor(held, device=f"cuda:{self._device}")
+        return found.view(dtype).view(rows, hidden)
+
     def copy(self, to: int, start: int, size: int, stream: int) -> None:
         """Enqueues a copy that needs no multiprocessor."""
         self._do(self._cuda.cuMemcpyAsync(to, start, size, stream), "cuMemcpyAsync")
@@ -130,31 +168,26 @@ class Driver:
             "cuLaunchKernelEx",
         )
 
-    def _map(self, address: int, size: int, handle: object) -> None:
-        whole = self._whole(size)
-        self._do(self._cuda.cuMemMap(address, whole, 0, handle, 0), "cuMemMap")
-        access = self._cuda.CUmemAccessDesc()
-        access.location = self._place
-        access.flags = self._cuda.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-        try:
-            self._do(self._cuda.cuMemSetAccess(address, whole, [access], 1), "cuMemSetAccess")
-        except ConnectorError:
-            self._cuda.cuMemUnmap(address, whole)
-            raise
-
     def _whole(self, size: int) -> int:
         return -(-size // self._unit) * self._unit
 
-    def _do(self, answer: Sequence[object], call: str) -> int:
+    def _do(self, answer: Sequence[object], call: str) -> Memory:
         return _checked(answer, call)
 
 
-def _checked(answer: Sequence[object], call: str) -> int:
+def _checked(answer: Sequence[object], call: str) -> Memory:
     """The value of a call's answer; ConnectorError when it failed."""
     code, *values = answer
     if int(code):  # type: ignore[call-overload]
         raise ConnectorError(f"{call} failed: {getattr(code, 'name', code)}.")
     return values[0] if values else 0  # type: ignore[return-value]
+
+
+class _Bytes:
+    """Memory as torch takes it from others."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self.__cuda_array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3}
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING
 
+from afd_connectors.errors import ConnectorError
 from afd_connectors.shape import Shape
 from afd_connectors.transports.nvlink.moves import Part, head_of
 from afd_connectors.transports.nvlink.sizes import (
@@ -33,31 +34,55 @@ class Window:
         self._mine, self._theirs = driver.reserve(self.slots.total), driver.reserve(self.slots.total)
         self._counts_bytes = 2 * shape.stages * COUNTS * 4
         self._counts, self._status = driver.own(self._counts_bytes), driver.host(STATUS_BYTES)
-        self._made = self._attached = False
+        self._made: int | None = None
+        self._placed = False
 
     def make(self) -> int:
-        """New memory of this side's; a descriptor for the peer, to be closed."""
-        self._driver.zero(self._counts, self._counts_bytes)
-        ctypes.memset(self._status, 0, STATUS_BYTES)
-        descriptor = self._driver.make(self._mine, self.slots.total)
-        self._made = True
+        """New memory for a new peer to write to; a descriptor of it, to be closed. What is placed stays for now."""
+        self.forget()
+        self._made, descriptor = self._driver.create(self.slots.total)
         return descriptor
 
     def attach(self, descriptor: int) -> None:
-        """The peer's memory."""
-        self._driver.attach(self._theirs, self.slots.total, descriptor)
-        self._attached = True
+        """Puts what was made and the peer's memory in place; nothing on the device may use what was there."""
+        assert self._made is not None
+        theirs = self._driver.adopt(descriptor)
+        try:
+            self.empty()
+            self._driver.place(self._mine, self.slots.total, self._made)
+            try:
+                self._driver.place(self._theirs, self.slots.total, theirs)
+            except ConnectorError:
+                self._driver.detach(self._mine, self.slots.total)
+                raise
+            self._placed = True
+        finally:
+            self._driver.drop(theirs)
+            self.forget()
+        self.restart()
+
+    def restart(self) -> None:
+        """Nothing came and nothing went yet."""
+        self._driver.zero(self._mine, self.slots.total)
+        self._driver.zero(self._counts, self._counts_bytes)
+        ctypes.memset(self._status, 0, STATUS_BYTES)
+
+    def forget(self) -> None:
+        """Lets go of what was made for a peer that did not come."""
+        if self._made is not None:
+            self._driver.drop(self._made)
+        self._made = None
 
     def empty(self) -> None:
         """Gives the memory back, not the addresses; nothing on the device may use it."""
-        if self._made:
+        if self._placed:
             self._driver.detach(self._mine, self.slots.total)
-        if self._attached:
             self._driver.detach(self._theirs, self.slots.total)
-        self._made = self._attached = False
+        self._placed = False
 
     def free(self) -> None:
         """Gives everything back."""
+        self.forget()
         self.empty()
         self._driver.release(self._mine, self.slots.total)
         self._driver.release(self._theirs, self.slots.total)
