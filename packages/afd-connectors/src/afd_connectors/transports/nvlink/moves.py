@@ -80,15 +80,16 @@ class Moves:
         return small, large
 
     def _launch(
-        self, kernel: str, parts: Sequence[tuple[Part, Plan, int]], stream: int, chunks: tuple[int, int] = (0, 0)
+        self, kernel: str, parts: Sequence[tuple[Part, Plan, int]], stream: int, chunks: tuple[int, int] | None = None
     ) -> None:
+        """chunks: those that are told, after a copy, which no kernel can begin before."""
         for first in range(0, len(parts), MOST_PARTS):
             some = parts[first : first + MOST_PARTS]
             packed = bytearray(_BYTES)
-            _HEAD.pack_into(packed, 0, self._limit_ns, *chunks)
+            _HEAD.pack_into(packed, 0, self._limit_ns, *(chunks or (0, 0)))
             for place, (part, plan, _) in enumerate(some):
                 _PART.pack_into(
                     packed, _HEAD.size + place * _PART.size, *part[:6], part.size, plan.chunk, plan.chunks, part.head
                 )
             grid = max(blocks for _, _, blocks in some), len(some)
-            self._driver.launch(kernel, grid, bytes(packed), stream, early=self._early)
+            self._driver.launch(kernel, grid, bytes(packed), stream, early=self._early and chunks is None)
