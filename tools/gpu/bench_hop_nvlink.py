@@ -4,7 +4,8 @@
 
 Microseconds one way (half of a round trip) inside graphs, p50 and p99 over replays; the attention side copies what it
 receives out of the slot, the FFN side uses it where it lies if it can. Parts: table; sweep: the ways a message can
-travel; failure: SIGSTOP, kill -9, a process started anew under the same graph; beside: a matrix product beside a wait.
+travel; alone: the same between two streams of one process; failure: SIGSTOP, kill -9, a process started anew under the
+same graph; beside: a matrix product beside a wait.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from afd_connectors.transports.nvlink.sizes import Plan, chunked, in_lines, plan
 from tools.gpu import setups
 from tools.gpu.children import Child, Children, Failed
 
-LIMIT_S, WAIT_S = 60.0, 3.0
+LIMIT_S, WAIT_S, MOST_RESIDENT = 60.0, 3.0, 128
+QUICK = False  # set where it is about right data alone
 Answer = dict[str, object]
 
 
@@ -56,7 +58,7 @@ class Pair:
 
 def trips_of(size: int) -> tuple[int, int]:
     """(round trips a graph, replays) that take about as long for every size."""
-    return (20, 60) if size < 8 << 20 else (4, 30)
+    return (4, 5) if QUICK else (20, 60) if size < 8 << 20 else (4, 30)
 
 
 def table(pair: Pair, rows: Sequence[int], hidden: Sequence[int]) -> bool:
@@ -82,6 +84,8 @@ def table(pair: Pair, rows: Sequence[int], hidden: Sequence[int]) -> bool:
 
 def pairs(answer: Answer) -> str:
     """p50 and p99."""
+    if "failed" in answer:  # as NCCL does where both sides have one device
+        return "       - /     -"
     return f"{answer['p50']:8.1f} /{answer['p99']:6.1f}"
 
 
@@ -142,6 +146,18 @@ def sweep(pair: Pair, rows: Sequence[int], hidden: int) -> None:
             print(f"{count:5} {pairs(ours)} {gbs(size, ours)}  {named(plan)}{marks}{bad(ours)}", flush=True)
 
 
+def without_link(pair: Pair, rows: Sequence[int], hidden: int) -> None:
+    """Ways to travel between two streams of one process: launches, flags and copies, without the link."""
+    for count in rows:
+        size = count * hidden * 2
+        for plan, early, land in ways(size):
+            if land and not plan.cuts and plan.put + plan.wait <= MOST_RESIDENT:
+                job = {"op": "alone", "rows": count, "hidden": hidden, "trips": 20, "rounds": 60}
+                found = pair.attention.ask({**job, "plan": list(plan), "early": early}, LIMIT_S)
+                marks = f"{named(plan)}{'' if early else ' not early'}"
+                print(f"{count:5} {pairs(found)}  {marks}{found.get('failed') or bad(found)}", flush=True)
+
+
 def failure(pair: Pair, hidden: int) -> bool:
     """A peer that stands still, that dies, that is started anew."""
     job = {"rows": 128, "hidden": hidden, "trips": 20}
@@ -184,7 +200,9 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 16, 128, 512, 2048, 8192])
     parser.add_argument("--hidden", nargs="+", type=int, default=[2048, 4096, 7168])
     parser.add_argument("--parts", nargs="+", default=["table", "failure", "beside"])
+    parser.add_argument("--quick", action="store_true", help="few replays, for right data and not for speed")
     options = parser.parse_args()
+    globals()["QUICK"] = options.quick
     widest, right = max(options.hidden), True
     with Children(setups.logs("bench-hop-nvlink")) as children:
         pair = Pair(children, max(options.rows), widest)
@@ -195,6 +213,8 @@ def main() -> None:
                     right = table(pair, options.rows, options.hidden) and right
                 elif part == "sweep":
                     sweep(pair, options.rows, widest)
+                elif part == "alone":
+                    without_link(pair, options.rows, widest)
                 elif part == "failure":
                     right = failure(pair, widest) and right
                 elif part == "beside":

@@ -15,6 +15,8 @@ from types import TracebackType
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TAIL = 60
+#: Of the host, for the first and the second process; "0,0" tries on one device what is about more than speed.
+DEVICES = os.environ.get("AFD_GPU_DEVICES", "0,1").split(",")
 ENTRY = "[vllm.general_plugins]\nafd = afd_workers.plugin:register\n"
 METADATA = "Metadata-Version: 2.1\nName: afd\nVersion: 0.1.0\n"
 ENV = {
@@ -140,10 +142,10 @@ class Children:
         return tuple(self._all)
 
     def start(self, name: str, module: str, job: Mapping[str, object], device: int | None) -> Child:
-        """`python -m module JOB` that sees one CUDA device."""
+        """`python -m module JOB` that sees one CUDA device, the first or the second of DEVICES."""
         env = {"PYTHONPATH": self._path}
         if device is not None:
-            env |= {"CUDA_VISIBLE_DEVICES": str(device), "VLLM_USE_V2_MODEL_RUNNER": "1"}
+            env |= {"CUDA_VISIBLE_DEVICES": DEVICES[device], "VLLM_USE_V2_MODEL_RUNNER": "1"}
         command = [sys.executable, "-m", module, json.dumps(job)]
         child = Child(name, command, self._logs / f"{name}.log", env)
         self._all.append(child)

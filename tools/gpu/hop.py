@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 
 import torch
@@ -107,14 +108,14 @@ class Attention(Side):
         return {"graph_us": graphs, "eager_us": eagerly, "begin_us": host, "right": right}
 
     def endure(self, seconds: float) -> dict[str, object]:
-        """Replays one graph for a while, each step checked bit for bit, and goes on over FFN ranks that come and go."""
+        """Replays a graph per size in turn, each step checked bit for bit, over FFN ranks that come and go."""
         port = self.connector.open_attention()
         assert isinstance(port, DeviceAttentionPort)
-        size, out = self.sizes[0], torch.empty_like(self.rows)
+        out, graphs = torch.empty_like(self.rows), dict[int, Callable[[], None]]()
         seq = steps = captured = 0
-        right, events = True, []
+        right, events = True, list[dict[str, object]]()
 
-        def trips(mode: Mode) -> None:
+        def trips(mode: Mode, size: int) -> None:
             nonlocal seq
             seq += 1
             step = Step(seq, mode, (size,))
@@ -123,17 +124,20 @@ class Attention(Side):
                 port.send(step, layer, self.rows[:size])
                 port.recv(step, layer, out[:size])
 
-        trips(Mode.EAGER)
-        replay, until, last = None, time.monotonic() + seconds, time.monotonic()
+        for size in self.sizes:
+            trips(Mode.EAGER, size)
+        until, last = time.monotonic() + seconds, time.monotonic()
         while time.monotonic() < until:
-            if replay is None:
-                replay, captured = Recorder()(lambda: trips(Mode.CAPTURE)), captured + 1
+            size = self.sizes[steps % len(self.sizes)]
+            if size not in graphs:
+                graphs[size] = Recorder()(partial(trips, Mode.CAPTURE, size))
+                captured += 1
             seq += 1
             out.zero_()
             self.rows[:size].normal_()
             port.begin(Step(seq, Mode.REPLAY, (size,)))
             check = port.witness()
-            replay()
+            graphs[size]()
             with port.awaiting():
                 torch.cuda.current_stream().synchronize()
             try:
@@ -144,8 +148,8 @@ class Attention(Side):
                 done = time.monotonic()
                 events.append({"noticed_s": began - last, "rejoin_s": done - began, "why": lost.message[:90]})
                 if not port.lasting:
-                    replay = None
-                    trips(Mode.EAGER)
+                    graphs.clear()
+                    trips(Mode.EAGER, size)
                 continue
             right, steps, last = right and torch.equal(out[:size], self.rows[:size]), steps + 1, time.monotonic()
             if events and "next_s" not in events[-1]:

@@ -161,6 +161,56 @@ class Side:
         torch.cuda.current_stream().synchronize()
         return {"s": time.perf_counter() - started, "busy": busy}
 
+    def alone(
+        self, rows: int, hidden: int, trips: int, rounds: int, plan: list[object], early: bool
+    ) -> dict[str, object]:
+        """Microseconds one way where both sides are streams of this process: a hop without its link."""
+        size = 2 * rows * hidden
+        windows = [Window(self.driver, self.shape) for _ in range(2)]
+        descriptors = [window.make() for window in windows]
+        for window, descriptor in zip(windows, reversed(descriptors), strict=True):
+            window.attach(descriptor)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        found = Plan(*plan[:4], tuple(plan[4]))  # type: ignore[arg-type, misc]
+        moves = Moves(self.driver, self.limit_s, lambda _size: found, early=early)
+        room = torch.empty_like(self.out)
+        arrives = room.data_ptr() if found.lines else windows[1].landing(0)
+        there = windows[0].outgoing(self.rows.data_ptr(), 1, 0, 0)._replace(size=size)
+        taken = windows[1].incoming(arrives, 1, 0, 0)._replace(size=size)
+        back = windows[1].outgoing(arrives, 1, 0, 0)._replace(size=size)
+        got = windows[0].incoming(self.out.data_ptr(), 1, 0, 0)._replace(size=size)
+        own, other = torch.cuda.current_stream(), torch.cuda.Stream()
+
+        def ours() -> None:
+            for _ in range(trips):
+                moves.put((there,), torch.cuda.current_stream().cuda_stream)
+                moves.wait((got,), torch.cuda.current_stream().cuda_stream)
+
+        def theirs() -> None:
+            for _ in range(trips):
+                moves.wait((taken,), torch.cuda.current_stream().cuda_stream)
+                moves.put((back,), torch.cuda.current_stream().cuda_stream)
+
+        first = Recorder()(ours)
+        with torch.cuda.stream(other):
+            second = Recorder()(theirs)
+        self.out.zero_()
+        torch.cuda.synchronize()
+
+        def both() -> None:
+            with torch.cuda.stream(other):
+                second()
+            first()
+
+        answer = timed(both, trips, rounds)
+        torch.cuda.synchronize()
+        told = {"right": self.right(rows * hidden), "error": list(windows[0].error())}
+        own.synchronize()
+        for window in windows:
+            window.free()
+        return answer | told
+
     def beside(self, blocks: int) -> dict[str, object]:
         """Milliseconds of a matrix product alone and beside a wait of that many blocks."""
         left = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)

@@ -1,10 +1,10 @@
 """Kills and stops the FFN process under a port's graphs, without an engine: every step must come back bit for bit.
 
-    python -m tools.gpu.kill_port [--connector nvlink] [--rows 128] [--hidden 7168]
+    python -m tools.gpu.kill_port [--connector nvlink] [--rows 128 1 2048] [--hidden 7168]
 
-One graph of 20 exchanges is replayed all the time. The FFN process stands still for a second (SIGSTOP), then for longer
-than timeout_s, then is killed and started again twice. Prints when that was noticed, how long joining again took, and
-when the next good step was there.
+A graph of 20 exchanges per size is replayed in turn. The FFN process stands still for a second (SIGSTOP), then for
+longer than timeout_s, then is killed and started again twice. Prints when that was noticed, how long joining again
+took, and when the next good step was there.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import signal
 import sys
 import time
+from collections.abc import Sequence
 
 from tools.gpu import setups
 from tools.gpu.children import Child, Children, Failed
@@ -20,9 +21,9 @@ from tools.gpu.children import Child, Children, Failed
 LIMIT_S, RUN_S, TRIPS = 60.0, 32.0, 20
 
 
-def endure(children: Children, connector: str, rows: int, hidden: int) -> bool:
+def endure(children: Children, connector: str, rows: Sequence[int], hidden: int) -> bool:
     """Whether all steps were right and graphs were as lasting as the connector says."""
-    job = {"connector": connector, "port": setups.free_port(), "sizes": [rows], "hidden": hidden, "trips": TRIPS}
+    job = {"connector": connector, "port": setups.free_port(), "sizes": list(rows), "hidden": hidden, "trips": TRIPS}
 
     def serve() -> Child:
         ffn = children.start(f"kill-port-{len(children.all)}", "tools.gpu.hop", {"role": "ffn", **job}, 1)
@@ -58,7 +59,7 @@ def main() -> None:
     """Exit code 0 when all steps were right."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--connector", default="nvlink")
-    parser.add_argument("--rows", type=int, default=128)
+    parser.add_argument("--rows", nargs="+", type=int, default=[128, 1, 2048])
     parser.add_argument("--hidden", type=int, default=7168)
     options = parser.parse_args()
     try:

@@ -157,6 +157,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--dbo", action="store_true")
+    setups.connector_option(parser)
     options = parser.parse_args()
     try:
         right = run_overlap() if options.dbo else run(options.device)

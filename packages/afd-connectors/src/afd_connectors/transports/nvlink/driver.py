@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Memory = int  # a handle, as the library gives it
-KERNELS = ("afd_put", "afd_flags", "afd_wait", "afd_put_lines", "afd_wait_lines")
+KERNELS = ("afd_put", "afd_flags", "afd_wait", "afd_await", "afd_put_lines", "afd_wait_lines")
 THREADS = 512
 
 

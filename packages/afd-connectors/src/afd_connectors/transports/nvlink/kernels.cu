@@ -34,6 +34,7 @@ struct Args {
 #define MOST_CHUNKS 128
 #define BLOCK_LINES 1024
 #define LOOK_EVERY 64
+#define FLIGHT 4  // units of a thread that are under way at once
 #define TIMED_OUT 1ull
 #define MISMATCH 2ull
 #define ENDED 3ull
@@ -86,18 +87,18 @@ __device__ __forceinline__ void copy_rows(u64 to, u64 from, u32 bytes) {
     const uint4* in = (const uint4*)from;
     const u32 n = bytes / 16;
     u32 i = threadIdx.x;
-    for (; i + 7 * THREADS < n; i += 8 * THREADS) {
-        uint4 v[8];
+    for (; i + (FLIGHT - 1) * THREADS < n; i += FLIGHT * THREADS) {
+        uint4 v[FLIGHT];
 #pragma unroll
-        for (u32 j = 0; j < 8; j++) v[j] = __ldcg(in + i + j * THREADS);
+        for (u32 j = 0; j < FLIGHT; j++) v[j] = __ldcg(in + i + j * THREADS);
 #pragma unroll
-        for (u32 j = 0; j < 8; j++) out[i + j * THREADS] = v[j];
+        for (u32 j = 0; j < FLIGHT; j++) out[i + j * THREADS] = v[j];
     }
-    uint4 v[8];
+    uint4 v[FLIGHT];
 #pragma unroll
-    for (u32 j = 0; j < 8; j++) if (i + j * THREADS < n) v[j] = __ldcg(in + i + j * THREADS);
+    for (u32 j = 0; j < FLIGHT; j++) if (i + j * THREADS < n) v[j] = __ldcg(in + i + j * THREADS);
 #pragma unroll
-    for (u32 j = 0; j < 8; j++) if (i + j * THREADS < n) out[i + j * THREADS] = v[j];
+    for (u32 j = 0; j < FLIGHT; j++) if (i + j * THREADS < n) out[i + j * THREADS] = v[j];
 }
 
 __device__ __forceinline__ void tell(const Part& p, u32 chunk) {
@@ -107,7 +108,7 @@ __device__ __forceinline__ void tell(const Part& p, u32 chunk) {
     store_release(p.flags + 8ull * chunk, (u64)number << 32 | p.head);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) afd_put(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2) afd_put(const __grid_constant__ Args a) {
     const Part& p = a.part[blockIdx.y];
     after_earlier_kernels();
     let_later_kernels_come();
@@ -121,48 +122,58 @@ extern "C" __global__ void __launch_bounds__(THREADS) afd_put(const __grid_const
 }
 
 // After rows that a copy engine moved.
-extern "C" __global__ void __launch_bounds__(THREADS) afd_flags(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2) afd_flags(const __grid_constant__ Args a) {
     const Part& p = a.part[blockIdx.y];
     after_earlier_kernels();
     let_later_kernels_come();
     for (u32 c = a.first + threadIdx.x; c < a.last; c += THREADS) tell(p, c);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) afd_wait(const __grid_constant__ Args a) {
+// Whether a chunk came; false when the wait was given up.
+__device__ __forceinline__ bool await_chunk(const Part& p, u32 chunk, u64 limit_ns, u64& since) {
+    const u64 at = p.counts + 4ull * chunk;
+    const u32 number = count_of(at) + 1;
+    u64 why = 0, word;
+    for (u32 spins = 1;; spins++) {
+        word = load_acquire(p.flags + 8ull * chunk);
+        if ((u32)(word >> 32) == number) {
+            if ((u32)word != p.head) why = MISMATCH;
+            break;
+        }
+        if (spins % LOOK_EVERY == 0 && (why = verdict(p, limit_ns, since))) break;
+    }
+    if (why == TIMED_OUT || why == MISMATCH) give_up(p, why, word);
+    *(u32*)at = number;
+    return why == 0;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 2) afd_wait(const __grid_constant__ Args a) {
     const Part& p = a.part[blockIdx.y];
     __shared__ u32 lost;
     u64 since = 0;
     bool first = true;
     for (u32 c = blockIdx.x; c < p.chunks; c += gridDim.x) {
-        if (threadIdx.x == 0) {
-            const u64 at = p.counts + 4ull * c;
-            const u32 number = count_of(at) + 1;
-            u64 why = 0, word;
-            for (u32 spins = 1;; spins++) {
-                word = load_acquire(p.flags + 8ull * c);
-                if ((u32)(word >> 32) == number) {
-                    if ((u32)word != p.head) why = MISMATCH;
-                    break;
-                }
-                if (spins % LOOK_EVERY == 0 && (why = verdict(p, a.limit_ns, since))) break;
-            }
-            if (why == TIMED_OUT || why == MISMATCH) give_up(p, why, word);
-            *(u32*)at = number;
-            lost = why != 0;
-        }
+        if (threadIdx.x == 0) lost = !await_chunk(p, c, a.limit_ns, since);
         if (first) { after_earlier_kernels(); let_later_kernels_come(); first = false; }
         __syncthreads();
         if (lost) return;
-        if (p.to != p.from) {
-            const u64 start = (u64)c * p.chunk;
-            const u64 left = p.bytes - start;
-            copy_rows(p.to + start, p.from + start, left < p.chunk ? (u32)left : p.chunk);
-        }
+        const u64 start = (u64)c * p.chunk;
+        const u64 left = p.bytes - start;
+        copy_rows(p.to + start, p.from + start, left < p.chunk ? (u32)left : p.chunk);
         __syncthreads();
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) afd_put_lines(const __grid_constant__ Args a) {
+// The same for rows that stay where they arrive: one block.
+extern "C" __global__ void __launch_bounds__(THREADS, 2) afd_await(const __grid_constant__ Args a) {
+    const Part& p = a.part[blockIdx.y];
+    u64 since = 0;
+    for (u32 c = threadIdx.x; c < p.chunks; c += THREADS) await_chunk(p, c, a.limit_ns, since);
+    after_earlier_kernels();
+    let_later_kernels_come();
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 2) afd_put_lines(const __grid_constant__ Args a) {
     const Part& p = a.part[blockIdx.y];
     const u32 lines = p.bytes / 8, begin = blockIdx.x * BLOCK_LINES;
     after_earlier_kernels();
@@ -200,7 +211,7 @@ __device__ __forceinline__ bool await_line(const Part& p, u64 at, u32 number, u6
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) afd_wait_lines(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2) afd_wait_lines(const __grid_constant__ Args a) {
     const Part& p = a.part[blockIdx.y];
     const u32 lines = p.bytes / 8, begin = blockIdx.x * BLOCK_LINES;
     if (begin >= lines) { after_earlier_kernels(); return; }

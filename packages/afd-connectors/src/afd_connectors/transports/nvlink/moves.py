@@ -68,8 +68,12 @@ class Moves:
         small, large = self._kinds(parts)
         if small:
             self._launch("afd_wait_lines", [(part, plan, plan.wait) for part, plan in small], stream)
-        if large:
-            self._launch("afd_wait", [(part, plan, plan.wait) for part, plan in large], stream)
+        copied = [(part, plan, plan.wait) for part, plan in large if part.to != part.start]
+        if copied:
+            self._launch("afd_wait", copied, stream)
+        landed = [(part, plan, 1) for part, plan in large if part.to == part.start]
+        if landed:
+            self._launch("afd_await", landed, stream)
 
     def _kinds(self, parts: Sequence[Part]) -> tuple[list[tuple[Part, Plan]], list[tuple[Part, Plan]]]:
         small: list[tuple[Part, Plan]] = []

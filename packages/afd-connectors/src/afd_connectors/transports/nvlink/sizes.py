@@ -52,7 +52,7 @@ def plan_of(size: int) -> Plan:
     if size <= LINES_BYTES:
         return in_lines(size)
     if size < ENGINE_BYTES:
-        return chunked(size, 64, 64, 64)
+        return chunked(size, 64, 64, 32)
     plan = chunked(size, MOST_CHUNKS, MOST_CHUNKS, 32)
     return plan._replace(cuts=tuple(max(1, round(plan.chunks * cut)) for cut in CUTS))
 
