@@ -4,8 +4,8 @@
 
 Microseconds one way (half of a round trip) inside graphs, p50 and p99 over replays; the attention side copies what it
 receives out of the slot, the FFN side uses it where it lies if it can. Parts: table; sweep: the ways a message can
-travel; alone: the same between two streams of one process; failure: SIGSTOP, kill -9, a process started anew under the
-same graph; beside: a matrix product beside a wait.
+travel; without-link: the same between two streams of one process; failure: SIGSTOP, kill -9, a process started anew
+under the same graph; beside: a matrix product beside a wait.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def main() -> None:
                     right = table(pair, options.rows, options.hidden) and right
                 elif part == "sweep":
                     sweep(pair, options.rows, widest)
-                elif part == "alone":
+                elif part == "without-link":
                     without_link(pair, options.rows, widest)
                 elif part == "failure":
                     right = failure(pair, widest) and right
