@@ -55,7 +55,12 @@ class Driver:
         self._early.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
         self._early.value.programmaticStreamSerializationAllowed = 1
         major, minor = torch.cuda.get_device_capability(self._device)
-        self._functions = _load(major, minor)
+        try:
+            self._functions = _load(major, minor)
+        except RuntimeError as error:  # what cuda-bindings raises where a library is not there
+            raise ConnectorError(
+                f"the nvlink connector compiles its kernels with libnvrtc, which torch for CUDA brings: {error}."
+            ) from error
 
     def reserve(self, size: int) -> int:
         """Addresses without memory."""
