@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from afd_connectors.shape import Shape
-from afd_connectors.transports.nvlink import driver, moves, sizes
+from afd_connectors.transports.nvlink import driver, kernels, moves, sizes
 from afd_connectors.transports.nvlink.moves import LAYERS, ROWS, STAGES, Moves, Part, head_of, told
 from afd_connectors.transports.nvlink.sizes import COUNTS, MOST_CHUNKS, UNIT, Slots, plan_of
 
@@ -61,7 +61,7 @@ def test_the_kernels_are_told_the_same(name: str, value: int) -> None:
     assert found is not None
     assert int(found[1]) == value
     assert f"Part part[{sizes.MOST_PARTS}]" in source
-    assert all(f"{kernel}(const __grid_constant__ Args a)" in source for kernel in driver.KERNELS)
+    assert all(f"{kernel}(const __grid_constant__ Args a)" in source for kernel in kernels.KERNELS)
     assert driver.THREADS == sizes.THREADS
 
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from afd_connectors.errors import ConnectorError
+from afd_connectors.transports.nvlink.kernels import Memory, checked, load
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-Memory = int  # a handle, as the library gives it
-KERNELS = ("afd_put", "afd_flags", "afd_wait", "afd_await", "afd_put_lines", "afd_wait_lines")
 THREADS = 512
 
 
@@ -56,7 +53,7 @@ class Driver:
         self._early.value.programmaticStreamSerializationAllowed = 1
         major, minor = torch.cuda.get_device_capability(self._device)
         try:
-            self._functions = _load(major, minor)
+            self._functions = load(self._device, f"sm_{major}{minor}")
         except RuntimeError as error:  # what cuda-bindings raises where a library is not there
             raise ConnectorError(
                 f"the nvlink connector compiles its kernels with libnvrtc, which torch for CUDA brings: {error}."
@@ -177,15 +174,7 @@ class Driver:
         return -(-size // self._unit) * self._unit
 
     def _do(self, answer: Sequence[object], call: str) -> Memory:
-        return _checked(answer, call)
-
-
-def _checked(answer: Sequence[object], call: str) -> Memory:
-    """The value of a call's answer; ConnectorError when it failed."""
-    code, *values = answer
-    if int(code):  # type: ignore[call-overload]
-        raise ConnectorError(f"{call} failed: {getattr(code, 'name', code)}.")
-    return values[0] if values else 0  # type: ignore[return-value]
+        return checked(answer, call)
 
 
 class _Bytes:
@@ -193,32 +182,3 @@ class _Bytes:
 
     def __init__(self, address: int, size: int) -> None:
         self.__cuda_array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3}
-
-
-@cache
-def _load(major: int, minor: int) -> dict[str, object]:
-    """The kernels for a device, compiled once per process."""
-    from cuda.bindings import driver
-
-    image = compiled(files(__package__).joinpath("kernels.cu").read_text(), f"sm_{major}{minor}")
-    module = _checked(driver.cuModuleLoadData(image), "cuModuleLoadData")
-    return {
-        name: _checked(driver.cuModuleGetFunction(module, name.encode()), "cuModuleGetFunction") for name in KERNELS
-    }
-
-
-def compiled(source: str, architecture: str) -> bytes:
-    """A module for one architecture; ConnectorError with the compiler's words."""
-    from cuda.bindings import nvrtc
-
-    program = _checked(nvrtc.nvrtcCreateProgram(source.encode(), b"kernels.cu", 0, [], []), "nvrtcCreateProgram")
-    options = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17"]
-    (code,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-    if int(code):
-        told = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program), "nvrtcGetProgramLogSize")
-        nvrtc.nvrtcGetProgramLog(program, told)
-        raise ConnectorError(f"the nvlink kernels do not compile for {architecture}: {told.decode(errors='replace')}")
-    image = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program), "nvrtcGetCUBINSize")
-    _checked(nvrtc.nvrtcGetCUBIN(program, image), "nvrtcGetCUBIN")
-    nvrtc.nvrtcDestroyProgram(program)
-    return image
