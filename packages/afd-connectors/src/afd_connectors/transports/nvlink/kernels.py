@@ -21,7 +21,7 @@ def checked(answer: Sequence[object], call: str) -> Memory:
 
 
 @cache
-def load(device: int, architecture: str) -> dict[str, object]:
+def load(device: int, architecture: str) -> dict[str, object]:  # noqa: ARG001  # a part of the key
     """The kernels by name for the device, which is current, such as (0, "sm_90")."""
     from cuda.bindings import driver
 
