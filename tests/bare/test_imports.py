@@ -18,7 +18,7 @@ PACKAGES = ("afd_compat", "afd_connectors", "afd_models", "afd_workers", "afd_np
 HEAVY = (
     "afd_connectors.testing*",
     "afd_connectors.transports.*_*",
-    "afd_connectors.transports.nccl.ffn",
+    "afd_connectors.transports.enqueued.ffn",
     "afd_connectors.transports.paired.attention",
     "afd_connectors.transports.paired.b*",
     "afd_connectors.transports.paired.ffn",

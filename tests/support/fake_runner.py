@@ -28,6 +28,8 @@ GARBAGE = 31_337
 class FakePort:
     """See DeviceAttentionPort. breaks: numbers of exchanges from which on a lost rank leaves garbage."""
 
+    lasting = False
+
     def __init__(self, breaks: set[int]) -> None:
         self.breaks, self.count, self.generation = breaks, 0, 0
         self._broken = self._noticed = False
@@ -36,7 +38,8 @@ class FakePort:
     def exchange(self, rows: Tensor, generation: int | None = None) -> Tensor:
         self.count += 1
         self._broken = self._broken or self.count in self.breaks
-        if self._broken or generation not in (None, self.generation):
+        stale = generation not in (None, self.generation) and not self.lasting
+        if self._broken or stale:
             return torch.full_like(rows, GARBAGE)
         return (rows * 7919 + 13) % PRIME
 

@@ -1,6 +1,6 @@
 """The hop alone: rows of 7168 there and back between two devices, through the port and through bare NCCL.
 
-    python -m tools.gpu.bench_hop_gpu [--sizes 1 16 128 512 2048 8192] [--hidden 7168]
+    python -m tools.gpu.bench_hop_gpu [--sizes 1 16 128 512 2048 8192] [--hidden 7168] [--connector nccl-p2p]
 
 Microseconds one way, inside graphs of 20 round trips, several replays enqueued ahead; eager: outside graphs. begin: CPU
 microseconds of one announcement. Data is compared bit for bit.
@@ -27,15 +27,21 @@ def numbers(answer: dict[str, object], key: str) -> list[float]:
     return [float(value) for value in found]
 
 
-def measure(sizes: Sequence[int], hidden: int) -> bool:
+def measure(sizes: Sequence[int], hidden: int, connector: str) -> bool:
     """Prints the table; whether all data was right."""
     with Children(setups.logs("bench-hop")) as children:
-        job = {"port": setups.free_port(), "sizes": list(sizes), "hidden": hidden, "trips": TRIPS}
+        job = {
+            "connector": connector,
+            "port": setups.free_port(),
+            "sizes": list(sizes),
+            "hidden": hidden,
+            "trips": TRIPS,
+        }
         ffn = children.start("hop-ffn", "tools.gpu.hop", {"role": "ffn", **job}, 1)
         attention = children.start("hop-attention", "tools.gpu.hop", {"role": "attention", **job}, 0)
         first = ffn.answer(LIMIT_S)
         attention.answer(LIMIT_S)
-        print(f"NCCL {first['version']}, rows of {hidden} bf16, us one way", flush=True)
+        print(f"NCCL {first['version']}, port {connector}, rows of {hidden} bf16, us one way", flush=True)
         raw: list[dict[str, object]] = []
         errors: list[Failed] = []
 
@@ -67,9 +73,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="+", type=int, default=[1, 16, 128, 512, 2048, 8192])
     parser.add_argument("--hidden", type=int, default=7168)
+    parser.add_argument("--connector", default="nccl-p2p")
     options = parser.parse_args()
     try:
-        right = measure(options.sizes, options.hidden)
+        right = measure(options.sizes, options.hidden, options.connector)
     except Failed as error:
         print(f"FAILED: {error}", flush=True)
         right = False

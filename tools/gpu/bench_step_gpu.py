@@ -138,6 +138,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--trace", type=Path, help=f"folder for profiler traces of decode steps of {TRACED} rows")
     parser.add_argument("--dbo", action="store_true", help="graphs with and without dual-batch overlap instead")
+    setups.connector_option(parser)
     options = parser.parse_args()
     try:
         found = (

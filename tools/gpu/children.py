@@ -15,6 +15,8 @@ from types import TracebackType
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TAIL = 60
+#: Of the host, for the first and the second process; "0,0" tries on one device what is about more than speed.
+DEVICES = os.environ.get("AFD_GPU_DEVICES", "0,1").split(",")
 ENTRY = "[vllm.general_plugins]\nafd = afd_workers.plugin:register\n"
 METADATA = "Metadata-Version: 2.1\nName: afd\nVersion: 0.1.0\n"
 ENV = {
@@ -39,7 +41,7 @@ class Child:
         self.name, self._log = name, log
         self._answers: queue.Queue[str | None] = queue.Queue()
         with log.open("w") as stream:
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 [*command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -57,10 +59,10 @@ class Child:
 
     def begin(self, job: Mapping[str, object]) -> None:
         """Hands over one job, whose answer is to be taken with `answer`."""
-        assert self._process.stdin is not None
+        assert self.process.stdin is not None
         try:
-            self._process.stdin.write(json.dumps(job) + "\n")
-            self._process.stdin.flush()
+            self.process.stdin.write(json.dumps(job) + "\n")
+            self.process.stdin.flush()
         except OSError as error:
             raise self._failed(f"takes no jobs any more ({error})") from error
 
@@ -71,17 +73,17 @@ class Child:
         except queue.Empty:
             raise self._failed(f"did not answer within {limit_s:.0f} s") from None
         if line is None:
-            raise self._failed(f"ended with code {self._process.wait(10)}")
+            raise self._failed(f"ended with code {self.process.wait(10)}")
         found: dict[str, object] = json.loads(line)
         return found
 
     def kill(self, *, now: bool = True) -> None:
         """Ends the child; `now`: with SIGKILL."""
         if now:
-            self._process.kill()
+            self.process.kill()
         else:
-            self._process.terminate()
-        self._process.wait(20)
+            self.process.terminate()
+        self.process.wait(20)
 
     def log_tail(self) -> str:
         """The last lines of its log."""
@@ -97,8 +99,8 @@ class Child:
         return Failed(f"{self.name} {what}; the end of {self._log}:\n{self.log_tail()}")
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
             if line.startswith("{"):
                 self._answers.put(line)
         self._answers.put(None)
@@ -140,10 +142,10 @@ class Children:
         return tuple(self._all)
 
     def start(self, name: str, module: str, job: Mapping[str, object], device: int | None) -> Child:
-        """`python -m module JOB` that sees one CUDA device."""
+        """`python -m module JOB` that sees one CUDA device, the first or the second of DEVICES."""
         env = {"PYTHONPATH": self._path}
         if device is not None:
-            env |= {"CUDA_VISIBLE_DEVICES": str(device), "VLLM_USE_V2_MODEL_RUNNER": "1"}
+            env |= {"CUDA_VISIBLE_DEVICES": DEVICES[device], "VLLM_USE_V2_MODEL_RUNNER": "1"}
         command = [sys.executable, "-m", module, json.dumps(job)]
         child = Child(name, command, self._logs / f"{name}.log", env)
         self._all.append(child)

@@ -1,6 +1,7 @@
 """One side of the hop benchmark in a process of its own; see bench_hop_gpu.py.
 
-python -m tools.gpu.hop '{"role": "attention"|"ffn", "port": N, "sizes": [...], "hidden": H, "trips": T}'
+python -m tools.gpu.hop '{"role": "attention"|"ffn", "connector": C, "port": N, "sizes": [...],
+"hidden": H, "trips": T}'
 """
 
 from __future__ import annotations
@@ -9,35 +10,37 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 
 import torch
 
 from afd_connectors import registry
+from afd_connectors.errors import PeerLost
 from afd_connectors.facts import Facts
 from afd_connectors.layout import Layout
 from afd_connectors.settings import Settings
 from afd_connectors.shape import Shape
 from afd_connectors.step import Mode, Step
-from afd_connectors.stepped import SteppedFFNPort
+from afd_connectors.stepped import DeviceAttentionPort, SteppedFFNPort
 from afd_connectors.transports.nccl.library import ID_BYTES, Nccl, load
 from afd_workers.cuda_ffn import Recorder, StepSource, own_stream
 from afd_workers.loop import ServerLoop
 from tools.gpu.children import answers, say
 
-ROUNDS, AHEAD = 20, 4
+ROUNDS, AHEAD, TIMEOUT_S = 20, 4, 3.0
 
 
 class Side:
     """What both roles have."""
 
-    def __init__(self, role: str, port: int, sizes: list[int], hidden: int, trips: int) -> None:
+    def __init__(self, role: str, connector: str, port: int, sizes: list[int], hidden: int, trips: int) -> None:
         self.sizes, self.trips, self.hidden = sizes, trips, hidden
         shape = Shape(max(sizes), hidden, "bfloat16", trips)
         facts = Facts("hop", "none", "hop", "bfloat16", hidden, trips, 0, "ffn", 1, (), 1, 1)
         layout = Layout("ffn" if role == "ffn" else "attention", 0, 1, 1)
-        settings = Settings(port=port, join_timeout_s=120)
-        self.connector = registry.resolve("nccl-p2p", "cuda")(layout, shape, facts, settings)
+        settings = Settings(port=port, join_timeout_s=120, timeout_s=TIMEOUT_S, recovery_timeout_s=60)
+        self.connector = registry.resolve(connector, "cuda")(layout, shape, facts, settings)
         self.rows = torch.randn((max(sizes), hidden), device="cuda", dtype=torch.bfloat16)
         self.library: Nccl = load()
 
@@ -103,6 +106,56 @@ class Attention(Side):
             host.append(1e6 * median(spent))
         port.close()
         return {"graph_us": graphs, "eager_us": eagerly, "begin_us": host, "right": right}
+
+    def endure(self, seconds: float) -> dict[str, object]:
+        """Replays a graph per size in turn, each step checked bit for bit, over FFN ranks that come and go."""
+        port = self.connector.open_attention()
+        assert isinstance(port, DeviceAttentionPort)
+        out, graphs = torch.empty_like(self.rows), dict[int, Callable[[], None]]()
+        seq = steps = captured = 0
+        right, events = True, list[dict[str, object]]()
+
+        def trips(mode: Mode, size: int) -> None:
+            nonlocal seq
+            seq += 1
+            step = Step(seq, mode, (size,))
+            port.begin(step)
+            for layer in range(self.trips):
+                port.send(step, layer, self.rows[:size])
+                port.recv(step, layer, out[:size])
+
+        for size in self.sizes:
+            trips(Mode.EAGER, size)
+        until, last = time.monotonic() + seconds, time.monotonic()
+        while time.monotonic() < until:
+            size = self.sizes[steps % len(self.sizes)]
+            if size not in graphs:
+                graphs[size] = Recorder()(partial(trips, Mode.CAPTURE, size))
+                captured += 1
+            seq += 1
+            out.zero_()
+            self.rows[:size].normal_()
+            port.begin(Step(seq, Mode.REPLAY, (size,)))
+            check = port.witness()
+            graphs[size]()
+            with port.awaiting():
+                torch.cuda.current_stream().synchronize()
+            try:
+                check()
+            except PeerLost as lost:
+                began = time.monotonic()
+                port.rejoin()
+                done = time.monotonic()
+                events.append({"noticed_s": began - last, "rejoin_s": done - began, "why": lost.message[:90]})
+                if not port.lasting:
+                    graphs.clear()
+                    trips(Mode.EAGER, size)
+                continue
+            right, steps, last = right and torch.equal(out[:size], self.rows[:size]), steps + 1, time.monotonic()
+            if events and "next_s" not in events[-1]:
+                events[-1]["next_s"] = last - done
+        port.close()
+        return {"steps": steps, "right": right, "graphs": captured, "losses": events}
 
 
 class FFN(Side):

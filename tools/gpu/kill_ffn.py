@@ -186,6 +186,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--modes", nargs="+", choices=("eager", "graph"))
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    setups.connector_option(parser)
     options = parser.parse_args()
     try:
         right = run(options.modes or (("graph", "eager") if options.device == "cuda" else ("eager",)), options.device)

@@ -161,6 +161,7 @@ def main() -> None:
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--dbo", action="store_true")
     kind.add_argument("--compiled", action="store_true")
+    setups.connector_option(parser)
     options = parser.parse_args()
     try:
         right = run_overlap() if options.dbo else run(options.device, compiled=options.compiled)

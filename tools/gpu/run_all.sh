@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Runs everything under tools/gpu on a host with two CUDA devices, each part with a limit, and prints the tables.
 #
-#   bash tools/gpu/run_all.sh [hop] [parity] [step] [kill] [serve] [qwen] [trace] [dbo] [several] [compiled] [launch]
+#   bash tools/gpu/run_all.sh [--connector NAME] [hop] [parity] [step] [kill] [serve] [qwen] [trace] [dbo] [several]
+#       [compiled] [launch]
 #
-# Without arguments all of these.
+# All of these without arguments. --connector: nvlink or nccl-p2p in every part, instead of what "auto" picks.
+# nvlink, killport (only when named): hops by one-sided stores beside NCCL; failures of a port without an engine.
 #
 # serve, qwen: over HTTP, DeepSeek-V2-Lite dimensions and 256 tokens in, Qwen3-30B-A3B dimensions and 4096 tokens in.
 # trace: the step table at 1 and 16 rows with profiler traces. dbo: graphs with dual-batch overlap beside graphs
@@ -20,6 +22,12 @@ export AFD_GPU_LOGS=${AFD_GPU_LOGS:-/tmp/afd-gpu}
 export PYTHONPATH="$PWD:$(printf '%s:' "$PWD"/packages/*/src)${PYTHONPATH:-}"
 unset PYTHONDONTWRITEBYTECODE
 mkdir -p "$AFD_GPU_LOGS"
+connector=nccl-p2p
+if [ "${1:-}" = --connector ]; then
+    connector=$2
+    export AFD_GPU_CONNECTOR=$2
+    shift 2
+fi
 parts=("$@")
 [ ${#parts[@]} -gt 0 ] || parts=(hop parity step kill serve qwen trace dbo several compiled launch)
 failed=0
@@ -34,7 +42,9 @@ part() { # name limit module arguments...
 main() {
     for name in "${parts[@]}"; do
         case $name in
-        hop) part hop 240 tools.gpu.bench_hop_gpu ;;
+        hop) part hop 240 tools.gpu.bench_hop_gpu --connector "$connector" ;;
+        nvlink) part nvlink 240 tools.gpu.bench_hop_nvlink ;;
+        killport) part killport 120 tools.gpu.kill_port --connector "$connector" ;;
         parity) part parity 420 tools.gpu.parity ;;
         step) part step 560 tools.gpu.bench_step_gpu --json "$AFD_GPU_LOGS/step.json" ;;
         kill) part kill 240 tools.gpu.kill_ffn ;;

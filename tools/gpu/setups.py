@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import socket
@@ -13,6 +14,8 @@ from tools import toy_checkpoint
 from tools.gpu.children import Child, Children
 
 Options = dict[str, object]
+#: What every split of a run uses, unless an engine names its own.
+CONNECTOR = "AFD_GPU_CONNECTOR"
 READY_S = 420.0
 ENGINE = "tools.gpu.engine"
 SMALL: Mapping[str, object] = {
@@ -125,7 +128,8 @@ def overlap(options: Options, rule: str, **thresholds: int) -> Options:
 def role(options: Options, name: str, port: int, **more: object) -> Options:
     """One role of a split whose FFN rank listens at `port`."""
     given = dict(options)
-    section = {"role": name, "port": port, "join_timeout_s": 300, **given.pop("afd", {}), **more}  # type: ignore[dict-item]
+    section = {"role": name, "port": port, "join_timeout_s": 300, "connector": os.environ.get(CONNECTOR, "auto")}
+    section |= {**given.pop("afd", {}), **more}  # type: ignore[dict-item]
     return {**given, "additional_config": {"afd": section}}
 
 
@@ -149,3 +153,13 @@ def free_port() -> int:
 def logs(name: str) -> Path:
     """Where a run keeps its logs and models: under $AFD_GPU_LOGS, or in the temporary folder."""
     return Path(os.environ.get("AFD_GPU_LOGS", "/tmp/afd-gpu")) / name
+
+
+def connector_option(parser: argparse.ArgumentParser) -> None:
+    """--connector, for all splits of a run."""
+
+    class Chosen(argparse.Action):
+        def __call__(self, _parser: object, _namespace: object, value: object, _option: object = None) -> None:
+            os.environ[CONNECTOR] = str(value)
+
+    parser.add_argument("--connector", action=Chosen, help="of every split, instead of what auto picks")

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from afd_connectors import names, registry, resolve
+from afd_connectors import names, nvml, registry, resolve
 from afd_connectors.facts import Facts
 from afd_connectors.layout import Layout
 from afd_connectors.ports import FEATURES
@@ -16,7 +16,7 @@ from afd_connectors.shape import Shape
 
 
 def test_names() -> None:
-    assert {"loopback", "nccl-p2p", "shm", "tcp"} <= set(names())
+    assert {"loopback", "nccl-p2p", "nvlink", "shm", "tcp"} <= set(names())
     assert list(names()) == sorted(names())
 
 
@@ -50,6 +50,24 @@ def test_auto_picks_by_host(settings: Settings, name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("host", "obstacle", "name"),
+    [
+        ("127.0.0.1", None, "nvlink"),
+        ("127.0.0.1", "device 0 cannot reach over NVLink device 1", "nccl-p2p"),
+        ("10.1.2.3", None, "nccl-p2p"),
+    ],
+)
+def test_auto_picks_by_what_devices_reach_and_says_why_not(
+    host: str, obstacle: str | None, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(nvml, "obstacle", lambda: obstacle)
+    with caplog.at_level("INFO", "afd.connectors"):
+        assert resolve("auto", "cuda", Settings(host=host)) is resolve(name, "cuda")
+    told = obstacle or "its addresses are not all this host's own loopback"
+    assert (f"connector 'auto' chooses 'nccl-p2p' and not 'nvlink': {told}" in caplog.text) == (name == "nccl-p2p")
+
+
+@pytest.mark.parametrize(
     ("name", "device", "sentence"),
     [
         ("pigeon", "cpu", "connector 'pigeon' is not known; known connectors are .*loopback"),
@@ -65,7 +83,7 @@ def test_misses(name: str, device: str, sentence: str) -> None:
 
 @pytest.mark.parametrize("name", registry.BUILTIN)
 def test_declarations(name: str) -> None:
-    connector = resolve(name, "cuda" if name == "nccl-p2p" else "cpu")
+    connector = resolve(name, "cuda" if name in ("nccl-p2p", "nvlink") else "cpu")
     assert connector.name == name
     assert connector.features <= FEATURES
     connector.check_options({})
@@ -100,7 +118,7 @@ def test_choosing_loads_no_torch() -> None:
         "import sys, afd_connectors as a\n"
         "from afd_connectors.transports.paired import head as frame\n"
         "[a.resolve(n, 'cpu').check_options({}) for n in ('loopback', 'shm', 'tcp')]\n"
-        "a.resolve('nccl-p2p', 'cuda').check_options({})\n"
+        "[a.resolve(n, 'cuda').check_options({}) for n in ('nccl-p2p', 'nvlink')]\n"
         "assert not {'torch', 'vllm', 'numpy'} & set(sys.modules), sys.modules.keys()"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

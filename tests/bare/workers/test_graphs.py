@@ -134,3 +134,12 @@ def test_no_more_than_so_many_graphs_of_ranks_that_met(monkeypatch: pytest.Monke
     for first in (8, 4, 4):
         steps.run(gathered({0: (1, (first,)), 1: (1, (8,))}))
     assert (steps.figures.composed, steps.figures.missing) == (1, 2)
+
+
+def test_what_attention_ranks_bring_along_is_captured_when_it_first_comes() -> None:
+    device = Device()
+    steps = Steps(device.forward, device.capture, device.new_pool, lasting=True)
+    steps.run(one(4, Mode.REPLAY))
+    steps.run(one(4, Mode.REPLAY))
+    assert device.did == ["forward 4", "capture", "forward 4", "replay"]
+    assert steps.figures.missing == 0

@@ -184,6 +184,13 @@ def test_two_steps_are_run_again_and_only_the_graphs_they_need_are_captured_at_o
     assert SLOTS < engine.runner.captures <= 2 * SLOTS
 
 
+def test_graphs_that_outlast_a_connection_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakePort, "lasting", True)
+    engine = Engine(requests(LONG), {15}, set(), graphs=True)
+    assert engine.run() == Engine(requests(LONG), set(), set(), graphs=True).run()
+    assert (engine.port.rejoins, engine.runner.captures) == (1, SLOTS)
+
+
 def test_what_cannot_be_run_again_ends_with_the_reason() -> None:
     engine = Engine(requests(LONG), {15}, set(), graphs=True)
     engine.failover._obstacle = "LoRA"

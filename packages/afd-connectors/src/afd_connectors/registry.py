@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from importlib import import_module
 from importlib.metadata import entry_points
 
+from afd_connectors import nvml
 from afd_connectors.address import one_host
 from afd_connectors.ports import Connector
 from afd_connectors.settings import Settings
 
+log = logging.getLogger("afd.connectors")
 GROUP = "afd.connectors"
 BUILTIN = {
     "loopback": "afd_connectors.transports.loopback:Loopback",
     "nccl-p2p": "afd_connectors.transports.nccl.connector:NcclP2p",
+    "nvlink": "afd_connectors.transports.nvlink.connector:Nvlink",
     "shm": "afd_connectors.transports.shm:Shm",
     "tcp": "afd_connectors.transports.tcp:Tcp",
 }
 AUTO = {"cpu": "tcp", "cuda": "nccl-p2p"}
-AUTO_ONE_HOST = {"cpu": "shm"}
+AUTO_ONE_HOST = {"cpu": "shm", "cuda": "nvlink"}
 PLANNED = {"npu": "camp2p"}
 
 
@@ -30,9 +34,9 @@ def names() -> tuple[str, ...]:
 def resolve(name: str, device: str, settings: Settings | None = None) -> type[Connector]:
     """The connector class for `name` on a torch device type such as "cpu".
 
-    "auto" picks by device and, where `settings` are given, shared memory if both roles must be on one host: both
-    roles have the same settings, so they pick the same. Raises ValueError for a name that is not known or a device
-    that the connector does not carry.
+    "auto" picks by device and, where `settings` are given, memory that both roles share if they must be on one host
+    and can: both roles have the same settings and see the same host, so they pick the same. Raises ValueError for a
+    name that is not known or a device that the connector does not carry.
     """
     if name == "auto":
         name = _automatic(device, settings)
@@ -44,8 +48,11 @@ def resolve(name: str, device: str, settings: Settings | None = None) -> type[Co
 
 
 def _automatic(device: str, settings: Settings | None) -> str:
-    if device in AUTO_ONE_HOST and settings is not None and one_host(settings) and hasattr(os, "memfd_create"):
-        return AUTO_ONE_HOST[device]
+    if device in AUTO_ONE_HOST and settings is not None:
+        obstacle = _obstacle(device, settings)
+        if obstacle is None:
+            return AUTO_ONE_HOST[device]
+        log.info("connector 'auto' chooses %r and not %r: %s", AUTO[device], AUTO_ONE_HOST[device], obstacle)
     if device in AUTO:
         return AUTO[device]
     if device in PLANNED:
@@ -54,6 +61,15 @@ def _automatic(device: str, settings: Settings | None) -> str:
             f"known connectors are {', '.join(names())}."
         )
     raise ValueError(f"connector 'auto' knows no transport for device {device!r}; name one of {', '.join(names())}.")
+
+
+def _obstacle(device: str, settings: Settings) -> str | None:
+    """Why roles on one host may not share memory of a device type, None when they can."""
+    if not one_host(settings):
+        return "its addresses are not all this host's own loopback"
+    if device == "cuda":
+        return nvml.obstacle()
+    return None if hasattr(os, "memfd_create") else "this system has no anonymous memory"
 
 
 def find(name: str) -> type[Connector]:

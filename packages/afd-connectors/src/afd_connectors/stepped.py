@@ -62,8 +62,14 @@ class DeviceAttentionPort(AttentionPort):
     """An attention end whose calls only enqueue work on the device, so that a failure shows later.
 
     A step in which an FFN rank is lost goes on to its end without it and is void: its user asks `witness`, calls
-    `rejoin` and runs the whole step again. Graphs do not outlive a connection: they are captured again after `rejoin`.
+    `rejoin` and runs the whole step again. Graphs do not outlive a connection unless `lasting`: they are captured again
+    after `rejoin`.
     """
+
+    @property
+    def lasting(self) -> bool:
+        """Whether graphs that were captured over one connection work over the next."""
+        return False
 
     @abstractmethod
     def witness(self) -> Callable[[], None]:
@@ -100,6 +106,13 @@ class SteppedFFNPort(FFNPort):
     """
 
     _open: tuple[Gathered, Iterator[tuple[int, int]]] | None = None
+
+    @property
+    def lasting(self) -> bool:
+        """Whether attention ranks replay what they captured over an earlier connection, so that steps are replayed
+        which were never captured over this one.
+        """
+        return False
 
     @property
     @abstractmethod

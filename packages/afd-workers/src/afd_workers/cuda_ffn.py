@@ -61,7 +61,7 @@ class StepSource:
         self._port, self._compute, self._local = port, compute, local
         self._overlapped = Overlapped(port, compute, local)
         recorder = Recorder()
-        self.steps = Steps(self._forward, recorder, recorder.new_pool)
+        self.steps = Steps(self._forward, recorder, recorder.new_pool, lasting=port.lasting)
         self._pace = Pace()
         self.host_s = 0.0
         self.split = 0

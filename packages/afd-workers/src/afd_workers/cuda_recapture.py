@@ -1,4 +1,4 @@
-"""The attention role's graphs, dropped when the connections they were captured with are lost, captured when needed."""
+"""The attention role's graphs, dropped when connections are lost that they do not outlast, captured when needed."""
 
 from __future__ import annotations
 
@@ -46,10 +46,12 @@ class Graphs:
         drained(self._runner, self._port, self._limit_s)
 
     def mend(self) -> None:
-        """Reaches lost FFN ranks again, without the graphs that were captured with them; the device is idle."""
+        """Reaches lost FFN ranks again, without the graphs that were captured with them unless these last; the device
+        is idle.
+        """
         if not self._port.lost():
             return
-        if self.manager is not None and self.manager.graphs:
+        if self.manager is not None and self.manager.graphs and not self._port.lasting:
             self.manager.graphs.clear()
             self.manager.pool = self._new_pool()  # one whose last graph is gone cannot be used again
         self._port.rejoin()

@@ -41,14 +41,16 @@ class Steps:
     """Runs gathered steps, from graphs where there are some.
 
     forward: enqueues a whole step, its transfers included. capture: records what a call enqueues, returns what
-    replays it. new_pool: called when no graph is left, so that the next one begins with memory of its own.
+    replays it. new_pool: called when no graph is left, so that the next one begins with memory of its own. lasting:
+    attention ranks replay what they captured with this rank's predecessor, so it is captured when it comes.
     """
 
     def __init__(
-        self, forward: Callable[[Gathered], None], capture: Callable[[Call], Call], new_pool: Call = lambda: None
-    ) -> None:
+        self, forward: Callable[[Gathered], None], capture: Callable[[Call], Call], new_pool: Call = lambda: None,
+        *, lasting: bool = False,
+    ) -> None:  # fmt: skip
         self.figures = Figures()
-        self._forward, self._capture, self._new_pool = forward, capture, new_pool
+        self._forward, self._capture, self._new_pool, self._lasting = forward, capture, new_pool, lasting
         self._graphs: dict[Key, Call] = {}
         self._warned: set[Key] = set()
 
@@ -95,9 +97,11 @@ class Steps:
         return tuple(self._graphs)
 
     def _composable(self, key: Key) -> bool:
-        """Whether each part was captured alone, as attention ranks announce it, and there is room for the whole."""
+        """Whether its attention ranks have graphs of their parts, as they told or as lasts, and there is room."""
         composed = sum(len(each) > 1 for each in self._graphs)
-        return composed < MOST_COMPOSED and all((part,) in self._graphs for part in key)
+        if composed >= MOST_COMPOSED:
+            return False
+        return self._lasting or all((part,) in self._graphs for part in key)
 
     def _miss(self, key: Key) -> None:
         self.figures.missing += 1

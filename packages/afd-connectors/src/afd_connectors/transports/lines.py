@@ -26,7 +26,7 @@ REFUSED_S = 1.0  # each refusal is a line in the other side's log
 
 
 class Connected(Protocol):
-    """What is asked of a line to an FFN rank; see paired.line.Line and nccl.line.Line."""
+    """What is asked of a line to an FFN rank; see paired.line.Line and enqueued.line.Line."""
 
     peer: int
     channel: Channel

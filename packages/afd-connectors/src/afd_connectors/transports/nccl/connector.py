@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from afd_connectors.ports import AttentionPort, Connector, FFNPort, Reach
-from afd_connectors.transports.nccl.device import CudaDevice, Device
+from afd_connectors.transports.enqueued.device import CudaDevice, Device
+from afd_connectors.transports.nccl.carrier import NcclCarrier
 from afd_connectors.transports.nccl.library import Library, load
+from afd_connectors.transports.nccl.link import Issuing
 from afd_connectors.transports.paired.connector import check_options, gather_seconds
 
 
@@ -41,17 +43,20 @@ class NcclP2p(Connector):
 
     def make_attention_port(self) -> AttentionPort:
         """See Connector."""
-        from afd_connectors.transports.nccl.attention import NcclAttentionPort
+        from afd_connectors.transports.enqueued.attention import EnqueuedAttentionPort
 
-        return NcclAttentionPort(self.layout, self.shape, self.facts, self.settings, *self.means())
+        return EnqueuedAttentionPort(self.layout, self.shape, self.facts, self.settings, self.carrier())
 
     def make_ffn_port(self) -> FFNPort:
         """See Connector; the port is a SteppedFFNPort."""
-        from afd_connectors.transports.nccl.ffn import NcclFFNPort
+        from afd_connectors.transports.enqueued.ffn import EnqueuedFFNPort
 
-        return NcclFFNPort(
-            self.layout, self.shape, self.facts, self.settings, *self.means(), gather_seconds(self.settings.extra)
-        )
+        gather_s = gather_seconds(self.settings.extra)
+        return EnqueuedFFNPort(self.layout, self.shape, self.facts, self.settings, self.carrier(), gather_s)
+
+    def carrier(self) -> NcclCarrier:
+        """One per port."""
+        return NcclCarrier(Issuing(*self.means()), self.shape.row_bytes)
 
     def means(self) -> tuple[Library, Device]:
         """What moves the rows, and where they lie."""

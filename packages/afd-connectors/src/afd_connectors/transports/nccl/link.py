@@ -8,7 +8,7 @@ import time
 
 from afd_connectors.deadline import Deadline
 from afd_connectors.errors import ConnectorError, PeerLost
-from afd_connectors.transports.nccl.device import Device
+from afd_connectors.transports.enqueued.device import Device
 from afd_connectors.transports.nccl.library import Library
 
 log = logging.getLogger("afd.connectors")
@@ -73,6 +73,13 @@ class Link:
         for thread in aborts:
             thread.join(limit.remaining())
         return not any(thread.is_alive() for thread in aborts)
+
+    def free(self) -> None:
+        """See Link; what is lost is ended on threads of its own."""
+
+    def landing(self, stage: int, rows: int) -> None:  # noqa: ARG002
+        """See Link; rows are received where the caller says."""
+        return
 
     def _abort(self, comm: int) -> None:
         # A call that has begun may end first; one that hangs in the library is what the abort is to free.

@@ -23,14 +23,11 @@ from afd_connectors.pulse import Pulse
 from afd_connectors.settings import Settings
 from afd_connectors.shape import Shape
 from afd_connectors.stepped import Gathered, Member, SteppedFFNPort
-from afd_connectors.transports.nccl.batch import Batch, Part
-from afd_connectors.transports.nccl.device import Device
-from afd_connectors.transports.nccl.hearing import Hearing
-from afd_connectors.transports.nccl.library import Library
-from afd_connectors.transports.nccl.link import Issuing
-from afd_connectors.transports.nccl.meeting import offer, rehearse
-from afd_connectors.transports.nccl.peer import Peer
-from afd_connectors.transports.nccl.watch import Watch
+from afd_connectors.transports.enqueued.batch import Batch, Part
+from afd_connectors.transports.enqueued.carrier import Carrier
+from afd_connectors.transports.enqueued.hearing import Hearing
+from afd_connectors.transports.enqueued.peer import Peer
+from afd_connectors.transports.enqueued.watch import Watch
 from afd_connectors.transports.paired.guests import Guests
 
 if TYPE_CHECKING:
@@ -39,20 +36,20 @@ if TYPE_CHECKING:
 SWEEP_S = 0.5
 
 
-class NcclFFNPort(SteppedFFNPort):
+class EnqueuedFFNPort(SteppedFFNPort):
     """See SteppedFFNPort; listens from the moment that it exists. gather_s: how long laggards are waited for."""
 
     def __init__(
-        self, layout: Layout, shape: Shape, facts: Facts, settings: Settings, library: Library, device: Device,
-        gather_s: float,
-    ) -> None:  # fmt: skip
+        self, layout: Layout, shape: Shape, facts: Facts, settings: Settings, carrier: Carrier, gather_s: float
+    ) -> None:
         self._layout, self._shape, self._gather_s = layout, shape, gather_s
         self._dtype: torch.dtype = getattr(torch, shape.dtype)
         rows = shape.tokens * len(layout.peers)
         self._rooms = [
-            torch.empty((rows, shape.hidden), dtype=self._dtype, device=device.name) for _ in range(shape.stages)
+            torch.empty((rows, shape.hidden), dtype=self._dtype, device=carrier.device.name)
+            for _ in range(shape.stages)
         ]
-        self._issuing = Issuing(library, device)
+        self._carrier = carrier
         self._epochs = itertools.count(1)
         self._event = Event(Phase.OPENED, time.monotonic())
         self._companions: tuple[int, ...] = ()
@@ -67,14 +64,19 @@ class NcclFFNPort(SteppedFFNPort):
         except ConnectorError:
             self._hearing.close()
             raise
-        self._watch = Watch(lambda: [peer.channel for peer in self._guests if not peer.dropped], self._guests.sweep)
+        self._watch = Watch(lambda: [peer.channel for peer in self._guests if not peer.dropped], self._sweep)
         self._pulse = Pulse(lambda: self._guests.beat(self._event))
-        rehearse(self._issuing)
+        carrier.prepare()
 
     @property
     def layers(self) -> int:
         """See SteppedFFNPort."""
         return self._shape.layers
+
+    @property
+    def lasting(self) -> bool:
+        """See SteppedFFNPort."""
+        return self._carrier.lasting
 
     def next_step(self, *, wait_s: float) -> Gathered | None:
         """See SteppedFFNPort."""
@@ -89,15 +91,15 @@ class NcclFFNPort(SteppedFFNPort):
                 if left <= 0.0:
                     return None
                 self._hearing.wait(min(left, SWEEP_S if choice.wait_s is None else choice.wait_s))
-        raise ConnectorError(f"nccl-p2p FFN rank {self._layout.rank} is closed; open it again to receive.")
+        raise ConnectorError(f"{self._carrier.name} FFN rank {self._layout.rank} is closed; open it again to receive.")
 
     def take(self, gathered: Gathered, layer: int, stage: int) -> Work | None:
         """See SteppedFFNPort."""
         batch = self._plan(gathered, stage)
         if not batch.rows:
             return None
-        room = self._rooms[stage]
-        batch.issue(self._issuing, room.data_ptr(), _recv, self._fail)
+        room = self._room(batch, stage)
+        batch.issue(self._carrier.recv, room.data_ptr(), self._shape.row_bytes, layer, stage, self._fail)
         step = gathered.members[0].step
         self._event = Event(Phase.COMPUTED, time.monotonic(), step.seq, layer, stage)
         return Work(step, layer, stage, room[: batch.rows], None, batch)
@@ -112,7 +114,8 @@ class NcclFFNPort(SteppedFFNPort):
             raise ValueError(
                 f"the answer must be {list(expected)} {self._shape.dtype}, found {list(out.shape)} {out.dtype}."
             )
-        batch.issue(self._issuing, out.contiguous().data_ptr(), _send, self._fail)
+        address, width = out.contiguous().data_ptr(), self._shape.row_bytes
+        batch.issue(self._carrier.send, address, width, work.layer, work.stage, self._fail)
         self._event = Event(Phase.ANSWERED, time.monotonic(), work.step.seq, work.layer, work.stage)
 
     def epochs(self) -> Mapping[int, int]:
@@ -136,11 +139,12 @@ class NcclFFNPort(SteppedFFNPort):
         if self._using.acquire(timeout=5.0):
             self._guests.free()
             self._hearing.close()
+            self._carrier.close()
             self._using.release()
 
     def _seat(self, arrival: Arrival) -> Peer:
         """On a thread of the listener."""
-        return Peer(arrival, self._shape, offer(arrival, self._issuing), next(self._epochs))
+        return Peer(arrival, self._shape, self._carrier.offer(arrival), next(self._epochs))
 
     def _choose(self) -> Choice:
         waiting = []
@@ -178,18 +182,24 @@ class NcclFFNPort(SteppedFFNPort):
                 if share:
                     peer = self._hearing.by_rank.get(member.rank)
                     current = peer if peer is not None and peer.epoch == member.epoch else None
-                    parts.append(Part(current, rows * self._shape.row_bytes, share * self._shape.row_bytes))
+                    parts.append(Part(current, rows, share))
                     rows += share
             known[stage] = Batch(tuple(parts), rows)
         return known[stage]
 
+    def _room(self, batch: Batch, stage: int) -> Tensor:
+        """Where a batch is received: where it arrives by itself, if there is such a place."""
+        peer = batch.only
+        landing = None if peer is None else peer.link.landing(stage, batch.rows)
+        return self._rooms[stage] if landing is None else landing
+
+    def _sweep(self) -> None:
+        """On the watch's thread; the device gives up links too."""
+        for peer in self._guests:
+            reason = peer.link.lost
+            if reason is not None and not peer.dropped:
+                self._guests.drop(peer, reason)
+        self._guests.sweep()
+
     def _fail(self, peer: Peer, reason: str) -> None:
         self._guests.drop(peer, peer.link.lost or reason)
-
-
-def _recv(peer: Peer, address: int, count: int, stream: int) -> None:
-    peer.link.recv(address, count, stream)
-
-
-def _send(peer: Peer, address: int, count: int, stream: int) -> None:
-    peer.link.send(address, count, stream)

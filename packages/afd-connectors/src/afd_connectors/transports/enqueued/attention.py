@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -23,32 +23,27 @@ from afd_connectors.settings import Settings
 from afd_connectors.shape import Shape
 from afd_connectors.step import Mode, Step
 from afd_connectors.stepped import DeviceAttentionPort
-from afd_connectors.transports.nccl.device import Device
-from afd_connectors.transports.nccl.library import Library, grouped
-from afd_connectors.transports.nccl.line import Line
-from afd_connectors.transports.nccl.lines import Lines
-from afd_connectors.transports.nccl.link import Issuing
-from afd_connectors.transports.nccl.watch import Watch
+from afd_connectors.transports.enqueued.carrier import Carrier, Failures, Transfer
+from afd_connectors.transports.enqueued.lines import Lines
+from afd_connectors.transports.enqueued.watch import Watch
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class NcclAttentionPort(DeviceAttentionPort):
+class EnqueuedAttentionPort(DeviceAttentionPort):
     """See DeviceAttentionPort. Where nothing was captured, `begin` rejoins by itself."""
 
-    def __init__(
-        self, layout: Layout, shape: Shape, facts: Facts, settings: Settings, library: Library, device: Device
-    ) -> None:
+    def __init__(self, layout: Layout, shape: Shape, facts: Facts, settings: Settings, carrier: Carrier) -> None:
         self._layout, self._shape, self._settings = layout, shape, settings
-        self._issuing = Issuing(library, device)
-        self._place = Place("nccl-p2p", layout, Event(Phase.OPENED, time.monotonic()))
+        self._carrier = carrier
+        self._place = Place(carrier.name, layout, Event(Phase.OPENED, time.monotonic()))
         self._split = lru_cache(maxsize=1024)(layout.split)
         self._layers: dict[int, int] = {}
         self._step: Step | None = None
         self._captured = False
         self._rejoining = threading.Lock()
-        self._lines = Lines(Identity(layout, facts, settings.secret), settings, self._issuing)
+        self._lines = Lines(Identity(layout, facts, settings.secret), settings, carrier)
         try:
             self._lines.join()
         except (HandshakeRefused, DeadlineExceeded) as error:
@@ -80,7 +75,7 @@ class NcclAttentionPort(DeviceAttentionPort):
         check_send(step, self._step, layer, stage, hidden, router, self._shape, self._layers)
         self._layers[stage] = layer
         rows = hidden.contiguous()
-        self._issue(step, layer, stage, rows.data_ptr(), Line.send)
+        self._issue(step, layer, stage, rows.data_ptr(), self._carrier.send)
         self._place.event = Event(Phase.SENT, time.monotonic(), step.seq, layer, stage)
 
     def recv(self, step: Step, layer: int, out: Tensor, *, stage: int = 0) -> None:
@@ -90,7 +85,7 @@ class NcclAttentionPort(DeviceAttentionPort):
         if not out.is_contiguous():
             raise ValueError(f"out must be contiguous, found strides {out.stride()}.")
         del self._layers[stage]
-        self._issue(step, layer, stage, out.data_ptr(), Line.recv)
+        self._issue(step, layer, stage, out.data_ptr(), self._carrier.recv)
         self._place.event = Event(Phase.RECEIVED, time.monotonic(), step.seq, layer, stage)
 
     def witness(self) -> Callable[[], None]:
@@ -104,6 +99,11 @@ class NcclAttentionPort(DeviceAttentionPort):
                     raise self._error(PeerLost, told, line.peer, step)
 
         return check
+
+    @property
+    def lasting(self) -> bool:
+        """See DeviceAttentionPort."""
+        return self._carrier.lasting
 
     def lost(self) -> bool:
         """See DeviceAttentionPort."""
@@ -143,34 +143,29 @@ class NcclAttentionPort(DeviceAttentionPort):
         self._watch.close()
         self._pulse.close()
         self._lines.free()
+        self._carrier.close()
 
     def _issue(
-        self, step: Step, layer: int, stage: int, address: int, call: Callable[[Line, int, int, int], None]
+        self, step: Step, layer: int, stage: int, address: int, call: Callable[[Sequence[Transfer]], Failures]
     ) -> None:
         """Enqueues each living FFN rank's block of a stage's rows, all of them together."""
-        blocks = self._split(step.tokens[stage])
-        stream, width = self._issuing.device.stream(), self._shape.row_bytes
-        if len(blocks) == 1:  # a group around one call costs as much as the call
-            self._one(step, layer, stage, blocks[0], address, stream, call)
-            return
-        with self._issuing.lock, grouped(self._issuing.library):
-            for block in blocks:
-                if block[2] > block[1]:
-                    self._one(step, layer, stage, block, address + block[1] * width, stream, call)
-
-    def _one(
-        self, step: Step, layer: int, stage: int, block: tuple[int, int, int], address: int, stream: int,
-        call: Callable[[Line, int, int, int], None],
-    ) -> None:  # fmt: skip
-        peer, start, stop = block
-        line = self._lines[peer]
-        try:
-            call(line, address, (stop - start) * self._shape.row_bytes, stream)
-        except ConnectorError as error:
-            line.lose(error.message)  # a library that refuses a call refuses the next one too
+        width = self._shape.row_bytes
+        transfers, failures = [], []
+        for peer, start, stop in self._split(step.tokens[stage]):
+            line = self._lines[peer]
+            transfer = Transfer(line.link, address + start * width, stop - start, layer, stage)
+            if stop == start:
+                continue
+            if line.lost is None:
+                transfers.append(transfer)
+            else:
+                failures.append((transfer, line.lost))
+        failures += call(transfers)
+        for transfer, reason in failures:
+            line = next(line for line in self._lines if line.link is transfer.link)
+            line.lose(reason)  # one that refuses a call refuses the next one too
             if step.mode is Mode.CAPTURE:  # a graph without this exchange must not come to be
-                told = line.lost or error.message
-                raise self._error(PeerLost, told, peer, step, layer, stage) from error
+                raise self._error(PeerLost, line.lost or reason, line.peer, step, layer, stage)
 
     def _error(
         self, kind: type[E], message: str, peer: int, step: Step | None = None,

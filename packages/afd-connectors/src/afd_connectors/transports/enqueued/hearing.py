@@ -8,7 +8,7 @@ import time
 
 from afd_connectors.awake import awake
 from afd_connectors.errors import ConnectorError
-from afd_connectors.transports.nccl.peer import Peer
+from afd_connectors.transports.enqueued.peer import Peer
 from afd_connectors.transports.paired.guests import Guests
 from afd_connectors.transports.wakeable import Wakeable
 

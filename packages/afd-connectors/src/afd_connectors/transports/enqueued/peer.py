@@ -10,7 +10,7 @@ from afd_connectors.errors import FrameError
 from afd_connectors.listener import Arrival
 from afd_connectors.shape import Shape
 from afd_connectors.step import Step
-from afd_connectors.transports.nccl.link import Link
+from afd_connectors.transports.enqueued.carrier import Link
 from afd_connectors.transports.served import Served
 
 
@@ -36,6 +36,11 @@ class Peer(Served):
         """See Served; what the device does on the link ends too."""
         self.link.lose(self.channel.lost or "this side ended the connection")
         super().hang_up()
+
+    def free(self) -> None:
+        """See Served."""
+        self.link.free()
+        super().free()
 
     def _begin(self, step: Step) -> None:
         """A step was announced; runs under the channel's lock on whichever thread drains it."""

@@ -11,7 +11,7 @@ from afd_connectors.dial import Dialled
 from afd_connectors.errors import ConnectorError
 from afd_connectors.event import Event
 from afd_connectors.step import Step
-from afd_connectors.transports.nccl.link import Link
+from afd_connectors.transports.enqueued.carrier import Link
 
 
 class Line:
@@ -22,6 +22,7 @@ class Line:
         self.channel = Channel(dialled.control)
         self.channel.seen = time.monotonic()
         self._data = dialled.data
+        self._ended = False
 
     @property
     def since(self) -> float:
@@ -30,8 +31,11 @@ class Line:
 
     @property
     def lost(self) -> str | None:
-        """Why it cannot be used any more, None while it can."""
-        return self.link.lost
+        """Why it cannot be used any more, None while it can; what the device gave up ends the sockets too."""
+        reason = self.link.lost
+        if reason is not None and not self._ended:
+            self.lose(reason)
+        return reason
 
     def announce(self, step: Step) -> None:
         """Sends a step; a failure loses the line and is raised as PeerLost."""
@@ -41,17 +45,9 @@ class Line:
             self.lose(error.message)
             raise
 
-    def send(self, address: int, count: int, stream: int) -> None:
-        """See Link."""
-        self.link.send(address, count, stream)
-
-    def recv(self, address: int, count: int, stream: int) -> None:
-        """See Link."""
-        self.link.recv(address, count, stream)
-
     def look(self, timeout_s: float, event: Event | None = None) -> None:
         """Takes in what arrived, shows life where `event` is given, and loses the line of a dead or silent peer."""
-        if self.link.lost is not None:
+        if self.lost is not None:
             return
         try:
             self.channel.drain()
@@ -66,6 +62,7 @@ class Line:
 
     def lose(self, reason: str) -> None:
         """Ends the line for every thread and for the device."""
+        self._ended = True
         self.link.lose(reason)
         for sock in (self.channel.sock, self._data):
             with contextlib.suppress(OSError):  # not connected any more, which is what is wanted
@@ -77,5 +74,6 @@ class Line:
 
     def free(self) -> None:
         """Closes the sockets; only once no other thread uses them."""
+        self.link.free()
         self.channel.sock.close()
         self._data.close()

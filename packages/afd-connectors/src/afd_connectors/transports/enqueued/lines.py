@@ -13,9 +13,8 @@ from afd_connectors.event import Event
 from afd_connectors.handshake import Identity
 from afd_connectors.settings import Settings
 from afd_connectors.transports import lines
-from afd_connectors.transports.nccl.line import Line
-from afd_connectors.transports.nccl.link import Issuing
-from afd_connectors.transports.nccl.meeting import accept
+from afd_connectors.transports.enqueued.carrier import Carrier
+from afd_connectors.transports.enqueued.line import Line
 
 log = logging.getLogger("afd.connectors")
 ENDED_S = 5.0
@@ -24,11 +23,11 @@ ENDED_S = 5.0
 class Lines(lines.Lines[Line]):
     """See lines.Lines."""
 
-    def __init__(self, identity: Identity, settings: Settings, issuing: Issuing) -> None:
+    def __init__(self, identity: Identity, settings: Settings, carrier: Carrier) -> None:
         super().__init__(
             identity,
             settings,
-            lambda peer, dialled, limit: Line(peer, dialled, accept(dialled.data, peer, issuing, limit)),
+            lambda peer, dialled, limit: Line(peer, dialled, carrier.accept(dialled.data, peer, limit)),
         )
         self._awaited: dict[object, float] = {}  # by wait, because several threads may wait at once
 

@@ -1,0 +1,90 @@
+"""nvlink: device tensors of two processes of one host, by stores into each other's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from afd_connectors.facts import Facts
+from afd_connectors.layout import Layout
+from afd_connectors.ports import AttentionPort, Connector, FFNPort, Reach
+from afd_connectors.settings import Settings
+from afd_connectors.shape import Shape
+from afd_connectors.transports.enqueued.device import CudaDevice, Device
+from afd_connectors.transports.nvlink.moves import LAYERS, ROWS, Moves
+from afd_connectors.transports.nvlink.sizes import UNIT, Slots
+from afd_connectors.transports.paired.connector import check_options, gather_seconds
+
+if TYPE_CHECKING:
+    from afd_connectors.transports.nvlink.carrier import NvlinkCarrier
+    from afd_connectors.transports.nvlink.driver import Driver
+
+
+class Nvlink(Connector):
+    """Rows are stored by kernels, or by a copy engine where there are many, on the stream that is current at each
+    call, so exchanges can be captured in graphs; graphs of the attention side outlast its peers.
+
+    Options as of nccl-p2p. Both roles must be on one host and in one network namespace, and each device must be able
+    to map the other's memory. Ports belong to the CUDA device that is current on the thread that opens them.
+
+    It does not claim "reconnect": a lost FFN rank voids the step, which the user of the port repeats as a whole, see
+    DeviceAttentionPort.
+    """
+
+    name: ClassVar[str] = "nvlink"
+    features: ClassVar[frozenset[str]] = frozenset({"graph", "variable_tokens"})
+    devices: ClassVar[frozenset[str]] = frozenset({"cuda"})
+    reach: ClassVar[Reach] = "host"
+
+    def __init__(self, layout: Layout, shape: Shape, facts: Facts, settings: Settings) -> None:
+        super().__init__(layout, shape, facts, settings)
+        for name, value, most in (("tokens", shape.tokens, ROWS - 1), ("layers", shape.layers, LAYERS)):
+            if value > most:
+                raise ValueError(f"connector 'nvlink' takes at most {most} {name}, found {value}; use 'nccl-p2p'.")
+        if shape.row_bytes % UNIT:
+            raise ValueError(
+                f"connector 'nvlink' moves rows of a multiple of {UNIT} bytes, found {shape.row_bytes}; use 'nccl-p2p'."
+            )
+
+    @classmethod
+    def check_options(cls, extra: Mapping[str, object]) -> None:
+        """See Connector."""
+        check_options(cls.name, extra)
+
+    def bytes_needed(self) -> int:
+        """See Connector."""
+        peers = len(self.layout.peers)
+        slots = peers * Slots.of(self.shape).total
+        return slots + (self.shape.stages * peers * self.shape.hidden_bytes if self.layout.role == "ffn" else 0)
+
+    def make_attention_port(self) -> AttentionPort:
+        """See Connector."""
+        from afd_connectors.transports.enqueued.attention import EnqueuedAttentionPort
+
+        carrier = self.carrier(self.settings.timeout_s)
+        return EnqueuedAttentionPort(self.layout, self.shape, self.facts, self.settings, carrier)
+
+    def make_ffn_port(self) -> FFNPort:
+        """See Connector; the port is a SteppedFFNPort.
+
+        A living attention rank may take its time between two exchanges, and a dead one is noticed by its connection,
+        so the device's own limit is the longer one.
+        """
+        from afd_connectors.transports.enqueued.ffn import EnqueuedFFNPort
+
+        carrier, gather_s = self.carrier(self.settings.recovery_timeout_s), gather_seconds(self.settings.extra)
+        return EnqueuedFFNPort(self.layout, self.shape, self.facts, self.settings, carrier, gather_s)
+
+    def carrier(self, limit_s: float) -> NvlinkCarrier:
+        """One per port; limit_s: of every wait on the device."""
+        from afd_connectors.transports.nvlink.carrier import NvlinkCarrier
+
+        driver, moves, device = self.means(limit_s)
+        return NvlinkCarrier(driver, moves, device, self.shape, limit_s)
+
+    def means(self, limit_s: float) -> tuple[Driver, Moves, Device]:
+        """What moves the rows, and where they lie."""
+        from afd_connectors.transports.nvlink.driver import Driver
+
+        device, driver = CudaDevice(), Driver()
+        return driver, Moves(driver, limit_s), device

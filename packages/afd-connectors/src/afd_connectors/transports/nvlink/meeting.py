@@ -1,0 +1,81 @@
+"""How two ranks that have agreed on the CPU channel get at each other's memory; every wait has a deadline."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+
+from afd_connectors.deadline import Deadline
+from afd_connectors.errors import ConnectorError, FrameError, HandshakeRefused, quoted
+from afd_connectors.handshake import recv_message, send_message
+from afd_connectors.transports.handover import give, take
+from afd_connectors.transports.nvlink.window import Window
+
+TYPE = "nvlink"
+MEET_S = 30.0
+_ELSEWHERE = (
+    "connector 'nvlink' needs both ranks on one host and in one network namespace, and devices that map each other's "
+    "memory; use connector 'nccl-p2p' otherwise"
+)
+
+
+def offer(data: socket.socket, window: Window) -> None:
+    """The FFN side; ConnectorError when the memory of either side cannot be reached from the other."""
+    limit = Deadline(MEET_S)
+    send_message(data, {"say": TYPE, "bytes": window.slots.total}, limit)
+    try:
+        theirs = take(data, limit, _ELSEWHERE)
+        _give(data, window, limit)
+        _attach(data, window, theirs, limit)
+    except OSError as error:
+        raise ConnectorError(f"the memory could not be exchanged: {error}; {_ELSEWHERE}") from error
+    data.settimeout(None)
+
+
+def accept(data: socket.socket, window: Window, deadline: Deadline, settle: Callable[[], None]) -> None:
+    """The attention side; HandshakeRefused where a device cannot map the other's memory.
+
+    settle: waits until the device uses nothing of the window's last peer.
+    """
+    limit = Deadline(deadline.slice(MEET_S))
+    message = recv_message(data, limit)
+    if message.get("say") != TYPE:
+        raise FrameError(f"an FFN rank begins with {TYPE!r}, found {quoted(message.get('say'))}.")
+    if message.get("bytes") != window.slots.total:
+        raise HandshakeRefused(
+            f"attention rank keeps {window.slots.total} bytes for a peer, its FFN rank {quoted(message.get('bytes'))}; "
+            "both roles need the same version."
+        )
+    try:
+        _give(data, window, limit)
+        theirs = take(data, limit, _ELSEWHERE)
+        settle()
+        _attach(data, window, theirs, limit)
+    except OSError as error:
+        raise ConnectorError(f"the memory could not be exchanged: {error}; {_ELSEWHERE}") from error
+    data.settimeout(None)
+
+
+def _give(data: socket.socket, window: Window, limit: Deadline) -> None:
+    mine = window.make()
+    try:
+        give(data, mine, limit)
+    finally:
+        os.close(mine)
+
+
+def _attach(data: socket.socket, window: Window, theirs: int, limit: Deadline) -> None:
+    """Nothing is sent before both sides' memory is in place."""
+    try:
+        window.attach(theirs)
+    except ConnectorError as error:
+        reason = f"{error.message.rstrip('.')}; {_ELSEWHERE}."
+        send_message(data, {"say": "refuse", "reason": reason}, limit)
+        raise HandshakeRefused(reason) from error
+    finally:
+        os.close(theirs)
+    send_message(data, {"say": "mapped"}, limit)
+    answer = recv_message(data, limit)
+    if answer.get("say") != "mapped":
+        raise HandshakeRefused(f"the other side cannot map this side's memory: {quoted(answer.get('reason'), 200)}")

@@ -1,0 +1,121 @@
+"""The memory of one pair of ranks: what the peer writes here, what is written there, and what is counted."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING
+
+from afd_connectors.errors import ConnectorError
+from afd_connectors.shape import Shape
+from afd_connectors.transports.nvlink.moves import Part, head_of
+from afd_connectors.transports.nvlink.sizes import (
+    COUNTS,
+    FLAGS_AT,
+    LINES_AT,
+    STATUS_BYTES,
+    Slots,
+)
+
+if TYPE_CHECKING:
+    from afd_connectors.transports.nvlink.driver import Driver
+
+_ENDED_AT, _FOUND_AT, _ERROR_AT = 0, 8, 16
+
+
+class Window:
+    """Addresses for life, memory as long as a peer is connected: graphs know the addresses.
+
+    Each peer gets memory of its own, so that one that was given up and goes on writes to nobody.
+    """
+
+    def __init__(self, driver: Driver, shape: Shape) -> None:
+        self._driver, self.slots = driver, Slots.of(shape)
+        self._row_bytes = shape.row_bytes
+        self._mine, self._theirs = driver.reserve(self.slots.total), driver.reserve(self.slots.total)
+        self._counts_bytes = 2 * shape.stages * COUNTS * 4
+        self._counts, self._status = driver.own(self._counts_bytes), driver.host(STATUS_BYTES)
+        self._made: int | None = None
+        self._placed = False
+
+    def make(self) -> int:
+        """New memory for a new peer to write to; a descriptor of it, to be closed. What is placed stays for now."""
+        self.forget()
+        self._made, descriptor = self._driver.create(self.slots.total)
+        return descriptor
+
+    def attach(self, descriptor: int) -> None:
+        """Puts what was made and the peer's memory in place; nothing on the device may use what was there."""
+        assert self._made is not None
+        theirs = self._driver.adopt(descriptor)
+        try:
+            self.empty()
+            self._driver.place(self._mine, self.slots.total, self._made)
+            try:
+                self._driver.place(self._theirs, self.slots.total, theirs)
+            except ConnectorError:
+                self._driver.detach(self._mine, self.slots.total)
+                raise
+            self._placed = True
+        finally:
+            self._driver.drop(theirs)
+            self.forget()
+        self.restart()
+
+    def restart(self) -> None:
+        """Nothing came and nothing went yet."""
+        self._driver.zero(self._mine, self.slots.total)
+        self._driver.zero(self._counts, self._counts_bytes)
+        ctypes.memset(self._status, 0, STATUS_BYTES)
+
+    def forget(self) -> None:
+        """Lets go of what was made for a peer that did not come."""
+        if self._made is not None:
+            self._driver.drop(self._made)
+        self._made = None
+
+    def empty(self) -> None:
+        """Gives the memory back, not the addresses; nothing on the device may use it."""
+        if self._placed:
+            self._driver.detach(self._mine, self.slots.total)
+            self._driver.detach(self._theirs, self.slots.total)
+        self._placed = False
+
+    def free(self) -> None:
+        """Gives everything back."""
+        self.forget()
+        self.empty()
+        self._driver.release(self._mine, self.slots.total)
+        self._driver.release(self._theirs, self.slots.total)
+        self._driver.free(self._counts, self._status)
+
+    def outgoing(self, start: int, rows: int, layer: int, stage: int) -> Part:
+        """A message of rows that lie at `start`."""
+        slot = self._theirs + stage * self.slots.slot
+        return Part(
+            start, slot + self.slots.rows_at, slot + FLAGS_AT, slot + LINES_AT, self._counted(stage, 0),
+            self._status, rows * self._row_bytes, head_of(rows, layer, stage),
+        )  # fmt: skip
+
+    def incoming(self, to: int, rows: int, layer: int, stage: int) -> Part:
+        """A message of rows that are wanted at `to`, which may be `landing`."""
+        slot = self._mine + stage * self.slots.slot
+        return Part(
+            slot + self.slots.rows_at, to, slot + FLAGS_AT, slot + LINES_AT, self._counted(stage, 1),
+            self._status, rows * self._row_bytes, head_of(rows, layer, stage),
+        )  # fmt: skip
+
+    def landing(self, stage: int) -> int:
+        """Where rows that do not travel in lines arrive."""
+        return self._mine + stage * self.slots.slot + self.slots.rows_at
+
+    def end(self) -> None:
+        """Ends every wait of the device, now and from now on."""
+        ctypes.c_uint32.from_address(self._status + _ENDED_AT).value = 1
+
+    def error(self) -> tuple[int, int, int]:
+        """(kind, expected head, found word) of a wait that the device gave up; kind 0 while there is none."""
+        word = ctypes.c_uint64.from_address(self._status + _ERROR_AT).value
+        return word >> 32, word & 0xFFFFFFFF, ctypes.c_uint64.from_address(self._status + _FOUND_AT).value
+
+    def _counted(self, stage: int, direction: int) -> int:
+        return self._counts + 4 * COUNTS * (2 * stage + direction)
