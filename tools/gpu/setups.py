@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 
+from afd_workers.launch.free import free_ports
 from tools import toy_checkpoint
 from tools.gpu.children import Child, Children
 
@@ -143,11 +142,8 @@ def split(children: Children, name: str, attention: Options, ffn: Options, devic
 
 
 def free_port() -> int:
-    """A port that nobody listens on just now."""
-    with closing(socket.socket()) as sock:
-        sock.bind(("127.0.0.1", 0))
-        found: int = sock.getsockname()[1]
-        return found
+    """A port that nobody listens on just now and that no connection is given."""
+    return free_ports(1)[0]
 
 
 def logs(name: str) -> Path:

@@ -223,6 +223,11 @@ def test_a_server_goes_on_when_its_lines_can_no_longer_be_written(tmp_path: Path
     process.end(2.0)
 
 
+def test_free_ports_are_not_those_that_connections_get() -> None:
+    given_from = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert all(free_ports(3)[-1] < given_from for _ in range(20))
+
+
 def test_free_ports_are_consecutive_and_free() -> None:
     first, *rest = free_ports(4)
     assert rest == [first + 1, first + 2, first + 3]

@@ -1,4 +1,4 @@
-"""Reads vLLM's model files as text: which class makes its experts, which decoder layer makes that class, and what else."""
+"""Reads vLLM's model files as text: which class makes its experts, which layer makes that class, and what else."""
 
 from __future__ import annotations
 
