@@ -15,7 +15,7 @@ _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 def free_ports(count: int) -> tuple[int, ...]:
     """``count`` consecutive ports that were free a moment ago; OSError when there are none.
 
-    Below those that the system gives to connections, where it says so: a server binds its port only half a minute later.
+    Below those that the system gives to connections, if it says so: a server binds its port half a minute later.
     """
     highest = _given_from() - count
     for _ in range(_TRIES):
