@@ -26,6 +26,7 @@ HEAVY = (
     "afd_connectors.transports.paired.lines",
     "afd_connectors.transports.paired.pe*",
     "afd_connectors.transports.paired.watch",
+    "afd_models.balanced",
     "afd_models.cut",
     "afd_models.exchange",
     "afd_models.kept",

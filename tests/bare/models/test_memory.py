@@ -167,7 +167,7 @@ def test_the_command_prints_the_sizes(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_the_command_says_what_it_needs(text: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if text is not None:
         (tmp_path / "config.json").write_text(text)
-    assert main(["size", str(tmp_path)]) == 1
+    assert main(["size", str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert said.startswith("afd size: Expected a m")
     assert said.count("\n") == 1
