@@ -9,6 +9,13 @@ import pytest
 import torch
 
 
+class _Forgetful(dict[int, list[str]]):
+    """vLLM keeps what a model lacks under its id, which a later model of the same process may get."""
+
+    def __setitem__(self, key: int, value: list[str]) -> None:
+        """Keeps nothing."""
+
+
 @pytest.fixture(scope="session")
 def distributed() -> Iterator[None]:
     """vLLM's process groups for one rank, which its layers ask for while they are built."""
@@ -18,8 +25,10 @@ def distributed() -> Iterator[None]:
         ensure_model_parallel_initialized,
         init_distributed_environment,
     )
+    from vllm.model_executor.models import utils
     from vllm.utils.network_utils import get_open_port
 
+    utils._model_to_pp_missing_layer_names = _Forgetful()
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     torch.set_num_threads(1)
     # vLLM's loader frees device memory since 0.32; on a CPU it is the worker that makes this a no-op.
