@@ -26,7 +26,12 @@ from afd_models.wrappers import Part, selected
 LAYERS = 4
 GATE, SHARED, DENSE = Keep(gate=True), Keep(shared=True), Keep(dense=True)
 ALL = Keep(gate=True, shared=True, dense=True)
-KEPT = {"deepseek-v2": (GATE, ALL), "deepseek-v3": (GATE, SHARED, DENSE, ALL), "qwen3-moe": (GATE, DENSE)}
+KEPT = {
+    "deepseek-v2": (GATE, ALL),
+    "deepseek-v3": (GATE, SHARED, DENSE, ALL),
+    "qwen3-moe": (GATE, DENSE),
+    "qwen3-next": (ALL,),
+}
 pytestmark = pytest.mark.usefixtures("distributed")
 
 
@@ -136,7 +141,8 @@ def test_what_attention_keeps_is_not_held_by_the_ffn_role(family: Family) -> Non
     assert owners(family, ".experts.") == {"ffn"}
     assert owners(family, "layers.0.mlp.") == ({"attention"} if keep.dense else {"ffn"})
     if family.name != "qwen3-moe":
-        assert owners(family, ".shared_experts.") == ({"attention"} if keep.shared else {"ffn"})
+        shared = ".shared_expert." if family.name == "qwen3-next" else ".shared_experts."
+        assert owners(family, shared) == ({"attention"} if keep.shared else {"ffn"})
     # The choice of experts uses it, wherever the logits come from; a native block builds it with its gate.
     bias = {"attention", "ffn"} if family.name == "deepseek-v3" else set()
     assert owners(family, "e_score_correction_bias") == bias
