@@ -15,8 +15,11 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.forward_context import set_forward_context
 from vllm.model_executor.model_loader import get_model
 
+from afd_connectors.layout import Role
 from afd_connectors.step import Step
+from afd_models.cut import cut
 from afd_models.exchange import Exchange
+from afd_models.families import find
 from afd_models.keep import Keep
 from afd_models.kept import without
 from afd_models.shares import AllRows
@@ -219,6 +222,17 @@ def test_shared_experts_that_are_scaled_in_float16_cannot_be_kept(checkpoint: Ca
         ValueError, match=r"^shared_experts_on_attention needs .*, found some that vLLM scales in float"
     ):
         build(checkpoint("deepseek-v3"), Part("ffn", keep=SHARED), dtype="float16")
+
+
+@pytest.mark.parametrize("keep", [GATE, SHARED])
+@pytest.mark.parametrize("role", ["attention", "ffn"])
+def test_a_block_that_is_exchanged_as_a_whole_keeps_its_parts_together(role: Role, keep: Keep) -> None:
+    _, spec = find(["Glm4MoeForCausalLM"])
+    with (
+        pytest.raises(ValueError, match=r"_on_attention needs .*, found Glm4\w+, of which AFD exchanges whole Glm4MoE"),
+        cut(spec, role, Exchange(), keep),
+    ):
+        pass
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,9 @@ def cut(spec: MoE, role: Role, exchange: Exchange | None, keep: Keep = NOTHING) 
 
     exchange: where the attention role's stand-ins send their rows; None on the FFN role.
     keep: what attention keeps of the FFNs; the same on both roles.
-    ValueError names every declared name that no module has.
+    ValueError names every declared name that no module has, and what of ``keep`` the family does not allow.
     """
+    _allowed(spec, keep)
     names = Names(spec.modules)
     if role == "attention":
         if exchange is None:
@@ -96,6 +97,17 @@ def _choosing(spec: MoE, either: type[StandIn], whole: type[nn.Module], shared: 
 
     either.__new__ = choose  # type: ignore[method-assign, assignment]
     return either
+
+
+def _allowed(spec: MoE, keep: Keep) -> None:
+    """ValueError for parts that attention cannot have where the whole block around the experts is remote."""
+    asked = (("compute_gate_on_attention", keep.gate), ("shared_experts_on_attention", keep.shared))
+    key = next((key for key, wanted in asked if wanted and spec.block), None)
+    if key is not None:
+        raise ValueError(
+            f"{key} needs a model whose experts call their gate, found {spec.arch}, of which AFD exchanges whole "
+            f"{spec.block} blocks: set it to false for this model."
+        )
 
 
 def _require(spec: MoE, names: Names, wanted: tuple[str, ...]) -> None:
