@@ -15,6 +15,7 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.forward_context import set_forward_context
 from vllm.model_executor.model_loader import get_model
 
+from afd_connectors.layout import Role
 from afd_connectors.step import Step
 from afd_models.cut import cut
 from afd_models.exchange import Exchange
@@ -28,7 +29,12 @@ from afd_models.wrappers import Part, selected
 LAYERS = 4
 GATE, SHARED, DENSE = Keep(gate=True), Keep(shared=True), Keep(dense=True)
 ALL = Keep(gate=True, shared=True, dense=True)
-KEPT = {"deepseek-v2": (GATE, ALL), "deepseek-v3": (GATE, SHARED, DENSE, ALL), "qwen3-moe": (GATE, DENSE)}
+KEPT = {
+    "deepseek-v2": (GATE, ALL),
+    "deepseek-v3": (GATE, SHARED, DENSE, ALL),
+    "qwen3-moe": (GATE, DENSE),
+    "qwen3-next": (ALL,),
+}
 pytestmark = pytest.mark.usefixtures("distributed")
 
 
@@ -138,7 +144,8 @@ def test_what_attention_keeps_is_not_held_by_the_ffn_role(family: Family) -> Non
     assert owners(family, ".experts.") == {"ffn"}
     assert owners(family, "layers.0.mlp.") == ({"attention"} if keep.dense else {"ffn"})
     if family.name != "qwen3-moe":
-        assert owners(family, ".shared_experts.") == ({"attention"} if keep.shared else {"ffn"})
+        shared = ".shared_expert." if family.name == "qwen3-next" else ".shared_experts."
+        assert owners(family, shared) == ({"attention"} if keep.shared else {"ffn"})
     # The choice of experts uses it, wherever the logits come from; a native block builds it with its gate.
     bias = {"attention", "ffn"} if family.name == "deepseek-v3" else set()
     assert owners(family, "e_score_correction_bias") == bias
@@ -218,11 +225,12 @@ def test_shared_experts_that_are_scaled_in_float16_cannot_be_kept(checkpoint: Ca
 
 
 @pytest.mark.parametrize("keep", [GATE, SHARED])
-def test_a_block_that_is_exchanged_as_a_whole_keeps_its_parts_together(keep: Keep) -> None:
-    _, spec = find(["MixtralForCausalLM"])
+@pytest.mark.parametrize("role", ["attention", "ffn"])
+def test_a_block_that_is_exchanged_as_a_whole_keeps_its_parts_together(role: Role, keep: Keep) -> None:
+    _, spec = find(["Glm4MoeForCausalLM"])
     with (
-        pytest.raises(ValueError, match=r"_on_attention needs .*, found Mixtral\w+, of which AFD exchanges whole"),
-        cut(spec, "ffn", None, keep),
+        pytest.raises(ValueError, match=r"_on_attention needs .*, found Glm4\w+, of which AFD exchanges whole Glm4MoE"),
+        cut(spec, role, Exchange(), keep),
     ):
         pass
 

@@ -27,6 +27,7 @@ def cut(spec: MoE, role: Role, exchange: Exchange | None, keep: Keep = NOTHING) 
     keep: what attention keeps of the FFNs; the same on both roles.
     ValueError names every declared name that no module has, and what of ``keep`` the family does not allow.
     """
+    _allowed(spec, keep)
     names = Names(spec.modules)
     _allowed(spec, keep)
     if role == "attention":
