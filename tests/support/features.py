@@ -90,8 +90,9 @@ def _verify_drafts() -> None:
     from vllm.v1.sample import rejection_sampler as sampler
 
     for name in ("rejection_greedy_sample", "rejection_random_sample", "expand", "sample_recovered_tokens"):
-        if owner := getattr(sampler, f"_{name}", None):
-            owner.kernel = getattr(kernels, f"{name}_kernel")
+        owner, kernel = getattr(sampler, f"_{name}", None), getattr(kernels, f"{name}_kernel", None)
+        if owner is not None and kernel is not None:  # 0.32 puts them right itself
+            owner.kernel = kernel
 
 
 def _answer(llm: LLM, ask: Ask) -> object:

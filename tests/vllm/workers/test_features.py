@@ -89,9 +89,9 @@ class Bench:
 
 
 @contextmanager
-def bench(model: Path, folder: Path, dtype: str = "bfloat16") -> Iterator[Bench]:
-    """The FFN role is given the attention role's options too, as whoever starts both from one script does."""
-    attention, ffn = roles(model, (*OPTIONS, f"--max-num-batched-tokens={CHUNK}", f"--dtype={dtype}", "--enable-lora"))
+def bench(model: Path, folder: Path, *flags: str) -> Iterator[Bench]:
+    """flags: of the FFN role, which is given the attention role's too, as whoever starts both from one script does."""
+    attention, ffn = roles(model, (*OPTIONS, f"--max-num-batched-tokens={CHUNK}", *flags))
     with forked(ffn, folder):
         yield Bench(folder, model, section_of(attention))
 
@@ -125,7 +125,7 @@ def predicted(tmp_path_factory: pytest.TempPathFactory) -> Compared:
     folder = tmp_path_factory.mktemp("predictor")
     model = toy_checkpoint.make("deepseek-v3", folder / "model", layers=2, changes={"num_nextn_predict_layers": 1})
     asks = (Ask("drafts of a predictor", TEXTS, {"max_tokens": 32}), Ask("drafts", kind="drafts"))
-    with bench(model, folder) as made:
+    with bench(model, folder, f"--speculative-config={json.dumps(PREDICTOR['speculative_config'])}") as made:
         return made.compare(asks, {**PREDICTOR, **COUNTED})
 
 
@@ -145,7 +145,7 @@ def adapted(checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) ->
         Ask("without again", TEXTS),
     )  # fmt: skip
     whole = adapters.merged(folder / "merged", model, Path(attention))
-    with bench(model, folder, "float32") as made:
+    with bench(model, folder, "--dtype=float32", "--enable-lora", f"--lora-modules=mine={attention}") as made:
         return made.compare(
             asks, {"enable_lora": True, "max_lora_rank": adapters.RANK, "dtype": "float32"},
             native=(whole, (Ask("adapter", TEXTS),), {"dtype": "float32"}),

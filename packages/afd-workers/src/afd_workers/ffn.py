@@ -14,6 +14,7 @@ from afd_workers.loop import Exchanges, ServerLoop, Source
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+    from vllm.lora.request import LoRARequest
     from vllm.tasks import SupportedTask
     from vllm.v1.worker.gpu_worker import Worker as Native
     from vllm.v1.worker.worker_base import CompilationTimes
@@ -59,6 +60,10 @@ class FFNRole(FixedWeights, Native):
         self._loop = ServerLoop(self._source(config), end_process, self._computing)
         self._loop.start()
         return CompilationTimes(language_model=0.0, encoder=0.0)
+
+    def add_lora(self, _lora_request: LoRARequest) -> bool:
+        """True: adapters are attention's, and a server that is given the same options as that one loads them too."""
+        return True
 
     def execute_dummy_batch(self) -> None:
         """Nothing to run: an FFN rank has no batch of its own."""
