@@ -1,4 +1,4 @@
-"""Every family that vLLM runs on a CPU: split equals native, and native is what transformers makes of the checkpoint."""
+"""Every family that vLLM runs on a CPU: split equals native, and native what transformers makes of the checkpoint."""
 
 from __future__ import annotations
 

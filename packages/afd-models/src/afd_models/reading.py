@@ -1,4 +1,4 @@
-"""Reads vLLM's model files as text: which class makes its experts, which decoder layer makes that class, and what else."""
+"""Reads vLLM's model files as text: which class makes its experts, which decoder layer that class, and what else."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class File:
         found: dict[str, ast.ClassDef] = {}
         queue = [name] if name in self.classes else []
         while queue:
-            node = found[queue[-1]] = self.classes[queue.pop()]
+            current = queue.pop()
+            node = found[current] = self.classes[current]
             named = dict.fromkeys(each.id for each in ast.walk(node) if isinstance(each, ast.Name))
             queue += [each for each in named if each in self.classes and each not in found]
         return found
@@ -120,7 +121,9 @@ def made(node: ast.ClassDef) -> dict[str, tuple[str, ...]]:
 def _assigned(node: ast.ClassDef) -> Iterator[tuple[str, ast.Call]]:
     """(attribute, call) of every ``self.attribute = call(...)`` in ``__init__``."""
     for each in ast.walk(node):
-        targets = each.targets if isinstance(each, ast.Assign) else [each.target] if isinstance(each, ast.AnnAssign) else []
+        targets = (
+            each.targets if isinstance(each, ast.Assign) else [each.target] if isinstance(each, ast.AnnAssign) else []
+        )
         value = each.value if isinstance(each, ast.Assign | ast.AnnAssign) else None
         for target in targets:
             match target, value:
