@@ -1,4 +1,4 @@
-"""Writes the tables that are generated from the code: two of README.md, and docs/patches.md.
+"""Writes the tables that are generated from the code: two of README.md, docs/patches.md and docs/models.md.
 
     python tools/tables.py [--check]
 
@@ -14,10 +14,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # as a script, its folder is first
+
+from tools import family_table  # noqa: E402
+
 if TYPE_CHECKING:
     from afd_compat.declaration import How
 
-ROOT = Path(__file__).resolve().parent.parent
 PATCHES = """\
 # Patches to vLLM
 
@@ -102,6 +106,7 @@ def current() -> Iterator[tuple[Path, str]]:
         text = f"{before}{begin}\n\n{table}\n{end}{after}"
     yield readme, text
     yield ROOT / "docs" / "patches.md", patches()
+    yield ROOT / "docs" / "models.md", family_table.markdown()
 
 
 def main() -> int:
