@@ -1,4 +1,4 @@
-"""Writes the tables that are generated from the code: two of README.md, docs/patches.md and docs/features.md.
+"""Writes the tables that are generated from the code: two of README.md, docs/patches.md, features.md and models.md.
 
     python tools/tables.py [--check]
 
@@ -14,10 +14,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # as a script, its folder is first
+
+from tools import family_table  # noqa: E402
+
 if TYPE_CHECKING:
     from afd_compat.declaration import How
 
-ROOT = Path(__file__).resolve().parent.parent
 PATCHES = """\
 # Patches to vLLM
 
@@ -128,6 +132,7 @@ def current() -> Iterator[tuple[Path, str]]:
     yield readme, text
     yield ROOT / "docs" / "patches.md", patches()
     yield ROOT / "docs" / "features.md", features()
+    yield ROOT / "docs" / "models.md", family_table.markdown()
 
 
 def main() -> int:

@@ -10,6 +10,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 
 from tools.toy_checkpoint.families import load
@@ -18,6 +19,11 @@ from tools.toy_checkpoint.quantized import configuration, quantise
 
 STD = 0.1
 FAMILIES = load()
+
+
+def runnable() -> list[str]:
+    """The families that native vLLM runs on a CPU with what is installed here."""
+    return sorted(name for name, toy in FAMILIES.items() if not toy.not_on_cpu and find_spec(toy.needs))
 
 
 def make(

@@ -92,7 +92,7 @@ def _missing(module: str, attention: tuple[str, ...], normed: list[str]) -> Iter
         yield f"No attribute of a decoder layer of {module} is named after attention."
     for name in dict.fromkeys(normed):
         if "." in name:
-            yield f"{module} makes norms as {name}, which is no name of its own: the FFN role would make them too."
+            yield f"{module} makes norms as {name}, no name of its own, so that the FFN role would make them too."
 
 
 def _overlap(block: Block) -> tuple[str, ...]:

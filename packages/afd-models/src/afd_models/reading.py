@@ -1,4 +1,4 @@
-"""Reads vLLM's model files as text: which class makes its experts, which layer makes that class, and what else."""
+"""Reads vLLM's model files as text: which class makes its experts, which decoder layer that class, and what else."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class File:
         found: dict[str, ast.ClassDef] = {}
         queue = [name] if name in self.classes else []
         while queue:
-            node = found[queue[-1]] = self.classes[queue.pop()]
+            current = queue.pop()
+            node = found[current] = self.classes[current]
             named = dict.fromkeys(each.id for each in ast.walk(node) if isinstance(each, ast.Name))
             queue += [each for each in named if each in self.classes and each not in found]
         return found

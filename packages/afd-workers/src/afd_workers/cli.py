@@ -7,11 +7,11 @@ import io
 import sys
 from collections.abc import Sequence
 
-from afd_workers.commands import demo, doctor, patches, serve, size
+from afd_workers.commands import demo, doctor, models, patches, serve, size
 from afd_workers.commands.request import normal
 from afd_workers.launch.fleet import LaunchError
 
-COMMANDS = (serve, demo, patches, doctor, size)
+COMMANDS = (serve, demo, models, size, patches, doctor)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,0 +1,62 @@
+"""What ``afd models new`` proposes for this vLLM: for every declared family, what is declared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from afd_compat.snapshot import Snapshot
+from afd_compat.source import Tree
+from afd_models.families import load
+from afd_models.postconditions import CutError
+from afd_models.propose import propose, text
+from afd_models.prove import prove
+from afd_models.spec import MoE
+from afd_workers import cli
+
+SNAPSHOT = Snapshot(Tree())
+ARCHS = load()
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_every_declared_family_is_proposed_as_declared(arch: str) -> None:
+    found, declared = propose(arch, SNAPSHOT).spec, ARCHS[arch]
+    assert found is not None
+    assert found.arch == arch
+    for field in fields(MoE):
+        one, other = getattr(found, field.name), getattr(declared, field.name)
+        if field.name not in ("arch", "aliases", "vllm"):
+            assert (one == other) if isinstance(one, str) else (sorted(one) == sorted(other)), field.name
+
+
+@pytest.mark.parametrize("arch", ["Qwen3NextForCausalLM", "Llama4ForCausalLM"])
+def test_the_written_file_declares_the_proposal(arch: str, tmp_path: Path) -> None:
+    assert cli.main(["models", "new", arch, "--write", str(tmp_path)]) == 0
+    [file] = tmp_path.iterdir()
+    scope: dict[str, object] = {}
+    exec(compile(file.read_text(), str(file), "exec"), scope)
+    assert scope["MODEL"] == propose(arch, SNAPSHOT).spec
+
+
+def test_what_cannot_be_declared_says_why_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["models", "new", "PhiMoEForCausalLM"]) == 1
+    assert capsys.readouterr().err == (
+        "afd models: vllm.model_executor.models.phimoe makes norms as nn.LayerNorm, no name of its own, so that the "
+        "FFN role would make them too.\n"
+    )
+    assert cli.main(["models", "new", "Qwen3MoForCausalLM"]) == 1
+    assert "found Qwen3MoForCausalLM: name one as config.json does, such as Qwen3MoeFor" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("distributed")
+def test_a_proposal_is_proven_on_a_checkpoint(checkpoint: Callable[[str], Path]) -> None:
+    spec = propose("MixtralForCausalLM", SNAPSHOT).spec
+    assert spec is not None
+    lines = list(prove(spec, checkpoint("mixtral")))
+    assert lines[2].endswith("each in its part, loaded with equal values")
+    with pytest.raises(CutError, match=r"model\.layers\.0\.self_attn\.attn was built"):
+        list(prove(replace(spec, attention=("MixtralForCausalLM",)), checkpoint("mixtral")))
+    assert "MoE(" in text(spec)
