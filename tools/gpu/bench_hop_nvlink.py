@@ -194,6 +194,15 @@ def failure(pair: Pair, hidden: int) -> bool:
     return bool(first["right"] and second["right"] and last["sound"] and last["error"] != [0, 0, 0])
 
 
+def beside(pair: Pair) -> None:
+    """A matrix product beside waits of few and many blocks."""
+    for blocks, apart in ((1, False), (16, False), (32, False), (64, False), (64, True)):
+        found = pair.attention.ask({"op": "beside", "blocks": blocks, "apart": apart}, LIMIT_S)["ms"]
+        assert isinstance(found, list)
+        what = f"1 block, {blocks} that copy later" if apart else f"{blocks} blocks"
+        print(f"4096^3 bf16 alone {found[0]:.3f} ms, beside a wait of {what} {found[1]:.3f} ms", flush=True)
+
+
 def main() -> None:
     """Exit code 0 when all data was right."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -218,9 +227,7 @@ def main() -> None:
                 elif part == "failure":
                     right = failure(pair, widest) and right
                 elif part == "beside":
-                    for blocks in (1, 2, 16, 32, 64, 128):
-                        alone, beside = pair.attention.ask({"op": "beside", "blocks": blocks}, LIMIT_S)["ms"]  # type: ignore[misc]
-                        print(f"4096^3 bf16 alone {alone:.3f} ms, beside a wait of {blocks} blocks {beside:.3f} ms")
+                    beside(pair)
             except Failed as error:
                 print(f"FAILED: {error}", flush=True)
                 right = False

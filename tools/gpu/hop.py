@@ -208,7 +208,7 @@ def main() -> None:
                 assert len(ident) == ID_BYTES
                 say(out, side.raw(ident, isinstance(side, Attention)))
             else:
-                say(out, getattr(side, operation)())
+                say(out, getattr(side, operation)(**job))
 
 
 if __name__ == "__main__":

@@ -107,7 +107,7 @@ class Side:
     ) -> Callable[[], None]:
         """What enqueues round trips of `count` elements."""
         size = 2 * count
-        found = plan_of(size) if plan is None else Plan(*plan[:4], tuple(plan[4]))  # type: ignore[arg-type, misc]
+        found = plan_of(size) if plan is None else Plan(*plan[:4], tuple(plan[4]), *plan[5:])  # type: ignore[arg-type, misc]
         moves = Moves(self.driver, self.limit_s, lambda _size: found, early=early)
         arrives = self.window.landing(0) if land and not self.first and not found.lines else self.out.data_ptr()
         source = self.rows.data_ptr() if self.first else arrives
@@ -172,7 +172,7 @@ class Side:
             window.attach(descriptor)
         for descriptor in descriptors:
             os.close(descriptor)
-        found = Plan(*plan[:4], tuple(plan[4]))  # type: ignore[arg-type, misc]
+        found = Plan(*plan[:4], tuple(plan[4]), *plan[5:])  # type: ignore[arg-type, misc]
         moves = Moves(self.driver, self.limit_s, lambda _size: found, early=early)
         room = torch.empty_like(self.out)
         arrives = room.data_ptr() if found.lines else windows[1].landing(0)
@@ -211,11 +211,11 @@ class Side:
             window.free()
         return answer | told
 
-    def beside(self, blocks: int) -> dict[str, object]:
-        """Milliseconds of a matrix product alone and beside a wait of that many blocks."""
+    def beside(self, blocks: int, apart: bool) -> dict[str, object]:
+        """Milliseconds of a matrix product alone and beside a wait of that many blocks; apart: see Plan."""
         left = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
         self.window.restart()
-        waits = Moves(self.driver, 0.2, lambda _size: Plan(16384, blocks, blocks, blocks), early=False)
+        waits = Moves(self.driver, 0.2, lambda _size: Plan(16384, blocks, blocks, blocks, (), apart), early=False)
         part = self.window.incoming(self.out.data_ptr(), 1, 0, 0)._replace(size=16384 * blocks)
         side = torch.cuda.Stream()
         found = []

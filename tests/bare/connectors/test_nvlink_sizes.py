@@ -17,9 +17,9 @@ from afd_connectors.transports.nvlink.sizes import COUNTS, MOST_CHUNKS, UNIT, Sl
 SIZES = st.integers(1, 1 << 24).map(lambda units: units * UNIT)
 
 
-@given(SIZES)
-def test_chunks_cover_every_message_and_have_words_of_their_own(size: int) -> None:
-    plan = plan_of(size)
+@given(SIZES, st.integers(1, 2))
+def test_chunks_cover_every_message_and_have_words_of_their_own(size: int, stages: int) -> None:
+    plan = plan_of(size, stages)
     if plan.lines:
         assert plan.put == plan.wait == -(-size // sizes.LINE // sizes.BLOCK_LINES)
         assert MOST_CHUNKS + plan.put <= COUNTS
@@ -98,3 +98,12 @@ def test_a_copy_engine_moves_every_byte_of_a_large_message_and_every_chunk_is_to
     assert [call[1] for call in copies][1:] == [call[1] + call[3] for call in copies][:-1]  # type: ignore[operator]
     assert [first for first, _ in told_chunks][1:] == [last for _, last in told_chunks][:-1]
     assert told_chunks[-1][1] == plan_of(size).chunks
+
+
+def test_beside_another_stage_one_block_waits_and_others_copy_later() -> None:
+    seen, size = Recorded(), 1 << 20
+    Moves(seen, 1.0, lambda size: plan_of(size, 2)).wait([part(size)], 0)  # type: ignore[arg-type]
+    Moves(seen, 1.0).wait([part(size)], 0)  # type: ignore[arg-type]
+    landed = part(size)
+    Moves(seen, 1.0).wait([landed._replace(to=landed.start)], 0)  # type: ignore[arg-type]
+    assert [call[:2] for call in seen.did] == [("afd_await", 1), ("afd_copy", 64), ("afd_wait", 64), ("afd_await", 1)]

@@ -60,6 +60,7 @@ def test_auto_picks_by_host(settings: Settings, name: str) -> None:
 def test_auto_picks_by_what_devices_reach_and_says_why_not(
     host: str, obstacle: str | None, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setitem(registry.AUTO_ONE_HOST, "cuda", "nvlink")
     monkeypatch.setattr(nvml, "obstacle", lambda: obstacle)
     with caplog.at_level("INFO", "afd.connectors"):
         assert resolve("auto", "cuda", Settings(host=host)) is resolve(name, "cuda")

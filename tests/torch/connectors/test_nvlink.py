@@ -17,7 +17,7 @@ from afd_connectors.transports.nvlink.moves import Part
 from tests.support.fake_nvlink import FakeDriver, FakeMoves, FakeNvlink
 from tests.support.stepped import LAYERS, next_step, serve, stepped
 
-WIDE = 16384
+WIDE = 4096
 
 
 @pytest.fixture

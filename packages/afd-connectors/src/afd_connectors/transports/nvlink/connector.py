@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from afd_connectors.facts import Facts
@@ -12,7 +13,7 @@ from afd_connectors.settings import Settings
 from afd_connectors.shape import Shape
 from afd_connectors.transports.enqueued.device import CudaDevice, Device
 from afd_connectors.transports.nvlink.moves import LAYERS, ROWS, Moves
-from afd_connectors.transports.nvlink.sizes import UNIT, Slots
+from afd_connectors.transports.nvlink.sizes import UNIT, Slots, plan_of
 from afd_connectors.transports.paired.connector import check_options, gather_seconds
 
 if TYPE_CHECKING:
@@ -87,4 +88,4 @@ class Nvlink(Connector):
         from afd_connectors.transports.nvlink.driver import Driver
 
         device, driver = CudaDevice(), Driver()
-        return driver, Moves(driver, limit_s), device
+        return driver, Moves(driver, limit_s, partial(plan_of, stages=self.shape.stages)), device

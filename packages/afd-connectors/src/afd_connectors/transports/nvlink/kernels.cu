@@ -173,6 +173,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) afd_await(const __grid_
     let_later_kernels_come();
 }
 
+// Out of the slot once afd_await is over, where many blocks that wait would keep others from computing.
+extern "C" __global__ void __launch_bounds__(THREADS, 2) afd_copy(const __grid_constant__ Args a) {
+    const Part& p = a.part[blockIdx.y];
+    after_earlier_kernels();
+    let_later_kernels_come();
+    for (u32 c = blockIdx.x; c < p.chunks; c += gridDim.x) {
+        const u64 start = (u64)c * p.chunk;
+        const u64 left = p.bytes - start;
+        copy_rows(p.to + start, p.from + start, left < p.chunk ? (u32)left : p.chunk);
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 2) afd_put_lines(const __grid_constant__ Args a) {
     const Part& p = a.part[blockIdx.y];
     const u32 lines = p.bytes / 8, begin = blockIdx.x * BLOCK_LINES;

@@ -56,7 +56,7 @@ class Link:
     def landing(self, stage: int, rows: int) -> Tensor | None:
         """See Link."""
         room = self._rooms[stage]
-        if plan_of(rows * room.shape[1] * room.element_size()).lines:
+        if plan_of(rows * room.shape[1] * room.element_size(), len(self._rooms)).lines:
             return None
         return room[:rows]
 

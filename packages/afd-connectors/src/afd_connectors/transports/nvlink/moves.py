@@ -68,12 +68,15 @@ class Moves:
         small, large = self._kinds(parts)
         if small:
             self._launch("afd_wait_lines", [(part, plan, plan.wait) for part, plan in small], stream)
-        copied = [(part, plan, plan.wait) for part, plan in large if part.to != part.start]
+        fused = [(part, plan, plan.wait) for part, plan in large if part.to != part.start and not plan.apart]
+        if fused:
+            self._launch("afd_wait", fused, stream)
+        alone = [(part, plan, 1) for part, plan in large if part.to == part.start or plan.apart]
+        if alone:
+            self._launch("afd_await", alone, stream)
+        copied = [(part, plan, plan.put) for part, plan in large if part.to != part.start and plan.apart]
         if copied:
-            self._launch("afd_wait", copied, stream)
-        landed = [(part, plan, 1) for part, plan in large if part.to == part.start]
-        if landed:
-            self._launch("afd_await", landed, stream)
+            self._launch("afd_copy", copied, stream)
 
     def _kinds(self, parts: Sequence[Part]) -> tuple[list[tuple[Part, Plan]], list[tuple[Part, Plan]]]:
         small: list[tuple[Part, Plan]] = []

@@ -16,6 +16,8 @@ LINE = 8  # bytes of rows in one line of 16
 
 #: Up to here a message travels in lines, which double it and need no word after the rows.
 LINES_BYTES = 256 * KIB
+#: The same where the other stage computes meanwhile: blocks that wait keep multiprocessors from it.
+BESIDE_LINES_BYTES = 16 * KIB
 LINES_ROOM = 1 * MIB
 #: From here on a copy engine moves the rows: no kernel fills the link as well.
 ENGINE_BYTES = 16 * MIB
@@ -31,7 +33,8 @@ STATUS_BYTES = 32
 class Plan(NamedTuple):
     """chunk: bytes of one, chunks: how many, 0 where the message travels in lines; put, wait: blocks of the kernels.
 
-    cuts: the chunk before which each of the copy engine's parts ends, none where a kernel moves the rows.
+    cuts: the chunk before which each of the copy engine's parts ends, none where a kernel moves the rows; apart: one
+    block waits and others copy after it.
     """
 
     chunk: int
@@ -39,6 +42,7 @@ class Plan(NamedTuple):
     put: int
     wait: int
     cuts: tuple[int, ...] = ()
+    apart: bool = False
 
     @property
     def lines(self) -> bool:
@@ -47,12 +51,16 @@ class Plan(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def plan_of(size: int) -> Plan:
-    """The plan of a message of `size` bytes, a positive multiple of UNIT."""
-    if size <= LINES_BYTES:
+def plan_of(size: int, stages: int = 1) -> Plan:
+    """The plan of a message of `size` bytes, a positive multiple of UNIT, where steps have that many stages."""
+    if size <= (LINES_BYTES if stages == 1 else BESIDE_LINES_BYTES):
         return in_lines(size)
+    return _in_chunks(size)._replace(apart=stages > 1)
+
+
+def _in_chunks(size: int) -> Plan:
     if size < ENGINE_BYTES:
-        return chunked(size, 64, 64, 32)
+        return chunked(size, 64, 64, 64)
     plan = chunked(size, MOST_CHUNKS, MOST_CHUNKS, 32)
     return plan._replace(cuts=tuple(max(1, round(plan.chunks * cut)) for cut in CUTS))
 
