@@ -47,7 +47,7 @@ def test_v2_and_v3_share_one_declaration() -> None:
 
 def test_an_unknown_architecture_is_refused_with_the_known_ones() -> None:
     with pytest.raises(
-        ValueError, match=r"^Expected a model of a declared family \(.*Qwen3MoeForCausalLM\), found LlamaF"
+        ValueError, match=r"^Expected a model of a declared family \(.*Qwen3MoeForCausalLM.*\), found LlamaF"
     ):
         families.find(["LlamaForCausalLM"])
     with pytest.raises(ValueError, match="found none"):
