@@ -21,6 +21,7 @@ from vllm.model_executor.model_loader import get_model
 from afd_models.exchange import Exchange
 from afd_models.families import find
 from afd_models.memory import sizes
+from afd_models.pieces import TRAITS
 from afd_models.postconditions import CutError, check
 from afd_models.spec import MoE
 from afd_models.stages import Replay, Stage, find_stages
@@ -120,6 +121,9 @@ def test_attention_holds_no_expert_and_ffn_no_attention(family: Family) -> None:
     assert not any(isinstance(layer, AttentionLayerBase) for layer in context.values())
 
 
+@pytest.mark.parametrize(
+    "family", [name for name in BUILDABLE if FAMILIES[name].config["architectures"][0] in TRAITS], indirect=True
+)
 def test_sizes_from_the_config_alone_are_what_vllm_allocates(family: Family) -> None:
     config = json.loads((Path(family.whole.config.model_config.model) / "config.json").read_text())
     found = sizes(config)
@@ -128,6 +132,8 @@ def test_sizes_from_the_config_alone_are_what_vllm_allocates(family: Family) -> 
     )
     if any(getattr(module, "is_amx_bmm_enabled", False) for module in family.whole.model.modules()):
         assert found.ffn == ffn  # on such a CPU vLLM packs latent attention's weights and lets the originals go
+    elif any(not each.numel() for each in family.ffn.parameters.values()):
+        assert found.attention == attention  # as it does with gates in float32
     else:
         assert (found.whole, found.attention, found.ffn) == (whole, attention, ffn)
     context = family.attention.config.compilation_config.static_forward_context.values()

@@ -87,7 +87,8 @@ def _transformers(model: Path, dtype: torch.dtype) -> list[torch.Tensor]:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    stated = json.loads((model / "config.json").read_text())
+    # vLLM has configurations of its own for some families, without the token that transformers asks for.
+    stated = {"pad_token_id": None, **json.loads((model / "config.json").read_text())}
     if stated["model_type"] == "kimi_k2":
         stated["model_type"] = "deepseek_v3"  # as vLLM reads it; transformers has no name for it
     config = AutoConfig.for_model(**stated)

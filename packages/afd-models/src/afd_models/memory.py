@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from afd_models.families import load
 from afd_models.pieces import Config, Part, Piece, head_width, is_sparse, kv_heads, number, pieces
 from afd_models.quantization import Quantization, quantization
 
 _BYTES: Final = {"float32": 4, "float16": 2, "bfloat16": 2}
 _VOCABULARY_STEP: Final = 64  # vLLM rounds embeddings up to it
-_LOGIT_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Split:
     """How a model is spread: ranks that share one copy of each role, and which FFN parts attention holds instead.
 
     expert_parallel: FFN ranks hold whole experts instead of parts of each. gate_on_attention: router logits travel with
-    the rows; both roles hold the gate either way.
+    the rows, and the FFN role holds no gate but its correction bias.
     """
 
     attention_tp: int = 1
@@ -66,34 +66,45 @@ def sizes(config: Config, split: Split | None = None, *, kv_bytes: int | None = 
     exchanges = sparse if chosen.dense_on_attention else layers
     row = 2 * exchanges * number(config, "hidden_size") * element
     if chosen.gate_on_attention:
-        row += sparse * _LOGIT_BYTES * next(piece.rows for piece in every if piece.part == "gate")
+        gate = next(piece for piece in every if piece.part == "gate")
+        row += sparse * gate.rows * (gate.bytes or element)
     return Sizes(
         parameters=sum(piece.elements for piece in every if not piece.copy),
         whole=_bytes(every, element, quant, Split(), 1),
-        attention=_bytes(_held(every, _attention_parts(chosen)), element, quant, chosen, chosen.attention_tp),
-        ffn=_bytes(_held(every, _ffn_parts(chosen)), element, quant, chosen, chosen.ffn_tp),
+        attention=_bytes(_attention(config, every, chosen), element, quant, chosen, chosen.attention_tp),
+        ffn=_bytes(_ffn(every, chosen), element, quant, chosen, chosen.ffn_tp),
         kv_per_token=layers * _kv_elements(config, chosen.attention_tp) * (kv_bytes or element),
         exchanges=exchanges,
         exchanged_per_token=row,
     )
 
 
-def _attention_parts(split: Split) -> set[Part]:
-    parts: set[Part] = {"embedding", "attention", "gate"}
-    if split.shared_on_attention:
-        parts.add("shared")
-    if split.dense_on_attention:
-        parts.add("dense")
-    return parts
-
-
-def _ffn_parts(split: Split) -> set[Part]:
-    parts: set[Part] = {"gate", "shared", "dense", "experts"}
-    return parts - (_attention_parts(split) - {"gate"})
-
-
-def _held(every: Iterable[Piece], parts: set[Part]) -> Iterable[Piece]:
+def _attention(config: Config, every: Iterable[Piece], split: Split) -> Iterable[Piece]:
+    """What an attention rank holds: the gate too, which native blocks build, unless whole blocks are exchanged."""
+    parts: set[Part] = _kept(split)
+    parts.update(("embedding", "attention"))
+    architectures = config.get("architectures")
+    families = load()
+    known = [families[arch] for arch in architectures if arch in families] if isinstance(architectures, list) else []
+    if not any(family.block for family in known):
+        parts.add("gate")
     return (piece for piece in every if piece.part in parts)
+
+
+def _ffn(every: Iterable[Piece], split: Split) -> Iterable[Piece]:
+    """What an FFN rank holds: of a gate that is attention's, only the bias that the choice of experts uses."""
+    parts: set[Part] = {"gate", "shared", "dense", "experts"}
+    held = (piece for piece in every if piece.part in parts - _kept(split))
+    return (piece for piece in held if piece.part != "gate" or not split.gate_on_attention or piece.columns == 1)
+
+
+def _kept(split: Split) -> set[Part]:
+    kept: set[Part] = set()
+    if split.shared_on_attention:
+        kept.add("shared")
+    if split.dense_on_attention:
+        kept.add("dense")
+    return kept
 
 
 def _bytes(held: Iterable[Piece], element: int, quant: Quantization | None, split: Split, ranks: int) -> int:

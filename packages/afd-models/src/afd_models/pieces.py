@@ -42,13 +42,15 @@ class Traits:
     """What a family's config.json leaves to its code.
 
     norms: of queries and keys, per "head" or over "all" heads at once. qkv_bias: the key that says so, or "always".
-    routing_bias: the same for the gate's correction bias. gate_bias: the gate, attention's output and all experts have
+    routing_bias: the same for the gate's correction bias. gate_bytes: of an element of the gate where it is not the
+    model's. gate_bias: the gate, attention's output and all experts have
     biases, and each head a sink.
     """
 
     norms: Literal["", "head", "all"] = ""
     qkv_bias: str = ""
     routing_bias: str = ""
+    gate_bytes: int | None = None
     gate_bias: bool = False
 
 
@@ -56,12 +58,12 @@ TRAITS: Final[Mapping[str, Traits]] = {
     "DeepseekForCausalLM": Traits(),
     "DeepseekV2ForCausalLM": Traits(routing_bias="noaux_tc"),
     "DeepseekV3ForCausalLM": Traits(routing_bias="noaux_tc"),
-    "Ernie4_5_MoeForCausalLM": Traits(routing_bias="always"),
-    "Glm4MoeForCausalLM": Traits(norms="head", qkv_bias="attention_bias", routing_bias="always"),
+    "Ernie4_5_MoeForCausalLM": Traits(routing_bias="always", gate_bytes=4),
+    "Glm4MoeForCausalLM": Traits(norms="head", qkv_bias="attention_bias", routing_bias="always", gate_bytes=4),
     "GptOssForCausalLM": Traits(qkv_bias="attention_bias", gate_bias=True),
     "GraniteMoeForCausalLM": Traits(),
     "Llama4ForCausalLM": Traits(),
-    "MiniMaxM2ForCausalLM": Traits(norms="all", routing_bias="use_routing_bias"),
+    "MiniMaxM2ForCausalLM": Traits(norms="all", routing_bias="use_routing_bias", gate_bytes=4),
     "MixtralForCausalLM": Traits(),
     "OlmoeForCausalLM": Traits(norms="all"),
     "Qwen2MoeForCausalLM": Traits(qkv_bias="always"),
@@ -181,7 +183,7 @@ def _latent(config: Config, layer: str) -> Iterator[Piece]:
 def _sparse(config: Config, family: Traits, layer: str) -> Iterator[Piece]:
     hidden, count, width = number(config, "hidden_size"), number(config, *_EXPERTS), number(config, *_WIDTH)
     path = f"{layer}.mlp"
-    yield Piece(f"{path}.gate", "gate", count, hidden)
+    yield Piece(f"{path}.gate", "gate", count, hidden, bytes=family.gate_bytes)
     if family.routing_bias in ("always", config.get("topk_method")) or config.get(family.routing_bias):
         yield Piece(f"{path}.gate", "gate", count, bytes=4)
     yield from _mlp(f"{path}.experts.0", "experts", width, hidden, count)
