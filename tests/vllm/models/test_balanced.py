@@ -8,17 +8,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from vllm.config import set_current_vllm_config
-from vllm.engine.arg_utils import EngineArgs
 from vllm.forward_context import set_forward_context
 from vllm.model_executor.layers.fused_moe.router.base_router import BaseRouter
 from vllm.model_executor.layers.fused_moe.router.routing_simulator_router import RoutingSimulator
-from vllm.model_executor.model_loader import get_model
 
 from afd_models.balanced import Balanced
-from afd_models.stages import Replay, find_stages
-from afd_models.wrappers import Part, selected
+from afd_models.stages import Replay
+from afd_models.wrappers import Part
 from afd_workers import routing
+from tests.support.built import build
 from tests.support.checkpoints import Checkpoint
 
 EXPERTS = 8
@@ -74,14 +72,10 @@ def test_the_ffn_role_routes_by_it_in_every_sparse_layer(
 
     monkeypatch.setattr(BaseRouter, "select_experts", noting)
     folder: Path = checkpoint("qwen3-moe")
-    config = EngineArgs(model=str(folder), enforce_eager=True, max_model_len=256, dtype="bfloat16")
-    vllm_config = config.create_engine_config()
-    with set_current_vllm_config(vllm_config), selected(vllm_config.model_config, Part("ffn")) as spec:
-        model = get_model(vllm_config=vllm_config)
-    stages = find_stages(spec, model)
-    replay, rows = Replay(model, stages), torch.randn(13, 128, dtype=torch.bfloat16)
-    with torch.inference_mode(), set_forward_context(None, vllm_config, num_tokens=13):
-        results = [replay(stage.layer, rows) for stage in stages if stage.sparse]
+    ffn = build(folder, Part("ffn"))
+    replay, rows = Replay(ffn.model, ffn.stages), torch.randn(13, 128, dtype=torch.bfloat16)
+    with torch.inference_mode(), set_forward_context(None, ffn.config, num_tokens=13):
+        results = [replay(stage.layer, rows) for stage in ffn.stages if stage.sparse]
     assert all(result.isfinite().all() for result in results)
     assert len(seen) == len(results) == 3
     for chosen in seen:

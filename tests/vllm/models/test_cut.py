@@ -11,12 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
-from vllm.config import VllmConfig, set_current_vllm_config
-from vllm.engine.arg_utils import EngineArgs
 from vllm.forward_context import set_forward_context
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
-from vllm.model_executor.model_loader import get_model
 
 from afd_models.exchange import Exchange
 from afd_models.families import find
@@ -24,9 +20,10 @@ from afd_models.memory import sizes
 from afd_models.pieces import TRAITS
 from afd_models.postconditions import CutError, check
 from afd_models.spec import MoE
-from afd_models.stages import Replay, Stage, find_stages
+from afd_models.stages import Replay, find_stages
 from afd_models.standins import Absent, RemoteBlock, RemoteExperts, RemoteFFNProxy
 from afd_models.wrappers import Part, selected
+from tests.support.built import Built, build
 from tools.family_table import role_sizes
 from tools.toy_checkpoint import FAMILIES
 from tools.toy_checkpoint.parts import Toy
@@ -46,19 +43,6 @@ pytestmark = pytest.mark.usefixtures("distributed")
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
-    """A model with the config that it was built with and, for a part, its stages."""
-
-    model: nn.Module
-    config: VllmConfig
-    stages: tuple[Stage, ...] = ()
-
-    @property
-    def parameters(self) -> dict[str, torch.Tensor]:
-        return dict(self.model.named_parameters())
-
-
-@dataclass(frozen=True, slots=True)
 class Family:
     """The whole model and both parts, their declaration, and which layers are dense."""
 
@@ -70,32 +54,19 @@ class Family:
     ffn: Built
 
 
-def _config(folder: Path) -> VllmConfig:
-    return EngineArgs(model=str(folder), enforce_eager=True, max_model_len=256, dtype="bfloat16").create_engine_config()
-
-
-def _part(folder: Path, part: Part) -> Built:
-    config = _config(folder)
-    with set_current_vllm_config(config), selected(config.model_config, part) as spec:
-        model = get_model(vllm_config=config)
-    return Built(model, config, find_stages(spec, model))
-
-
 @pytest.fixture(scope="module", params=BUILDABLE)
 def family(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> Family:
     folder = checkpoint(request.param)
-    config = _config(folder)
-    with set_current_vllm_config(config):
-        whole = Built(get_model(vllm_config=config), config)
-    _, spec = find(config.model_config.architectures)
+    whole = build(folder)
+    _, spec = find(whole.config.model_config.architectures)
     dense = DENSE.get(request.param, ())
     return Family(
         FAMILIES[request.param],
         spec,
         dense,
         whole,
-        _part(folder, Part("attention", Exchange())),
-        _part(folder, Part("ffn")),
+        build(folder, Part("attention", Exchange())),
+        build(folder, Part("ffn")),
     )
 
 

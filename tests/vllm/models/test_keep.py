@@ -10,10 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from vllm.config import VllmConfig, set_current_vllm_config
-from vllm.engine.arg_utils import EngineArgs
 from vllm.forward_context import set_forward_context
-from vllm.model_executor.model_loader import get_model
 
 from afd_connectors.layout import Role
 from afd_connectors.step import Step
@@ -23,8 +20,9 @@ from afd_models.families import find
 from afd_models.keep import Keep
 from afd_models.kept import without
 from afd_models.shares import AllRows
-from afd_models.stages import Replay, Stage, find_stages
-from afd_models.wrappers import Part, selected
+from afd_models.stages import Replay
+from afd_models.wrappers import Part
+from tests.support.built import Built, build
 
 LAYERS = 4
 GATE, SHARED, DENSE = Keep(gate=True), Keep(shared=True), Keep(dense=True)
@@ -36,37 +34,6 @@ KEPT = {
     "qwen3-next": (ALL,),
 }
 pytestmark = pytest.mark.usefixtures("distributed")
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """A model with the config that it was built with and, for a part, its stages."""
-
-    model: nn.Module
-    config: VllmConfig
-    stages: tuple[Stage, ...] = ()
-
-    @property
-    def parameters(self) -> dict[str, torch.Tensor]:
-        return dict(self.model.named_parameters())
-
-
-def build(
-    folder: Path, part: Part | None, *, dtype: str = "bfloat16", load_format: str = "auto",
-    overrides: dict[str, object] | None = None,
-) -> Built:  # fmt: skip
-    """The whole model without a part. overrides: of its config.json."""
-    args = EngineArgs(
-        model=str(folder), enforce_eager=True, max_model_len=256, dtype=dtype, load_format=load_format,
-        hf_overrides=overrides or {},
-    )  # fmt: skip
-    config = args.create_engine_config()
-    with set_current_vllm_config(config):
-        if part is None:
-            return Built(get_model(vllm_config=config), config)
-        with selected(config.model_config, part) as spec:
-            model = get_model(vllm_config=config)
-    return Built(model, config, find_stages(spec, model, part.keep))
 
 
 def words(keep: Keep) -> str:
@@ -185,9 +152,9 @@ def test_each_block_computes_bit_for_bit_what_the_whole_models_computes(family: 
 
 def test_logits_of_a_gate_in_float32_travel_as_they_are(checkpoint: Callable[[str], Path]) -> None:
     folder, exchange, kind = checkpoint("deepseek-v3"), Exchange(), {"moe_router_dtype": "float32"}
-    whole = build(folder, None, overrides=kind)
-    attention = build(folder, Part("attention", exchange, GATE), overrides=kind)
-    ffn = build(folder, Part("ffn", keep=GATE), overrides=kind)
+    whole = build(folder, None, hf_overrides=kind)
+    attention = build(folder, Part("attention", exchange, GATE), hf_overrides=kind)
+    ffn = build(folder, Part("ffn", keep=GATE), hf_overrides=kind)
     port = Straight(ffn, GATE)
     exchange.connect(port, 0, AllRows())  # type: ignore[arg-type]
     family = Family("deepseek-v3", GATE, whole, attention, ffn, port)
@@ -214,7 +181,7 @@ def test_a_model_without_shared_experts_cannot_keep_them(checkpoint: Callable[[s
 @pytest.mark.parametrize("part", [Part("attention", Exchange(), DENSE), Part("ffn", keep=DENSE)])
 def test_a_model_without_dense_layers_cannot_keep_them(checkpoint: Callable[[str], Path], part: Part) -> None:
     with pytest.raises(ValueError, match=r"^dense_layers_on_attention needs .*, found none among the 4 of Qwen3Moe"):
-        build(checkpoint("qwen3-moe"), part, load_format="dummy", overrides={"mlp_only_layers": []})
+        build(checkpoint("qwen3-moe"), part, load_format="dummy", hf_overrides={"mlp_only_layers": []})
 
 
 def test_shared_experts_that_are_scaled_in_float16_cannot_be_kept(checkpoint: Callable[[str], Path]) -> None:

@@ -7,13 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import nn
-from vllm.config import set_current_vllm_config
-from vllm.engine.arg_utils import EngineArgs
-from vllm.model_executor.model_loader import get_model
 
 from afd_models.exchange import Exchange
-from afd_models.wrappers import Part, selected
+from afd_models.wrappers import Part
+from tests.support.built import build
 from tests.support.checkpoints import Checkpoint
 
 pytestmark = pytest.mark.usefixtures("distributed")
@@ -25,17 +22,6 @@ FORMATS = [
     ("hf", {}, "pytorch_model.bin"),
     ("pt", {}, "model.pt"),
 ]
-
-
-def load(folder: Path, part: Part | None, options: dict[str, object]) -> nn.Module:
-    config = EngineArgs(
-        model=str(folder), enforce_eager=True, max_model_len=256, dtype="bfloat16", **options
-    ).create_engine_config()
-    with set_current_vllm_config(config):
-        if part is None:
-            return get_model(vllm_config=config)
-        with selected(config.model_config, part):
-            return get_model(vllm_config=config)
 
 
 @pytest.mark.parametrize(("name", "options", "file"), FORMATS, ids=[f"{name}-{file}" for name, _, file in FORMATS])
@@ -50,9 +36,9 @@ def test_each_format_gives_both_roles_the_whole_models_values(
     elif file is not None:
         torch.save(load_file(source / "model.safetensors"), tmp_path / file)
     options = {**options, "load_format": name}
-    whole = dict(load(tmp_path, None, options).named_parameters())
+    whole = build(tmp_path, **options).parameters
     for part in (Part("attention", Exchange()), Part("ffn")):
-        held = dict(load(tmp_path, part, options).named_parameters())
+        held = build(tmp_path, part, **options).parameters
         assert held
         for path, value in held.items():
             assert torch.equal(value, whole[path]), path

@@ -8,16 +8,15 @@ from pathlib import Path
 
 import pytest
 from torch import nn
-from vllm.config import set_current_vllm_config
-from vllm.engine.arg_utils import EngineArgs
-from vllm.model_executor.model_loader import default_loader, ep_weight_filter, get_model, weight_utils
+from vllm.model_executor.model_loader import default_loader, ep_weight_filter, weight_utils
 from vllm.model_executor.models.utils import WeightsMapper
 
 from afd_compat.patches.weight_reading import reading_only
 from afd_models.exchange import Exchange
 from afd_models.needed import Needed
 from afd_models.standins import Absent
-from afd_models.wrappers import Part, selected
+from afd_models.wrappers import Part
+from tests.support.built import build
 from tools import toy_checkpoint
 from tools.reads import Reads, recorded
 
@@ -41,11 +40,8 @@ ROLES: dict[str, tuple[Part, Rule]] = {
 
 def load(folder: Path, part: Part) -> Reads:
     """Loads one part with vLLM's loader, which itself raises for a parameter that was not loaded."""
-    config = EngineArgs(
-        model=str(folder), enforce_eager=True, max_model_len=256, dtype="bfloat16"
-    ).create_engine_config()
-    with recorded() as reads, set_current_vllm_config(config), selected(config.model_config, part):
-        get_model(vllm_config=config)
+    with recorded() as reads:
+        build(folder, part)
     return reads
 
 

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from vllm.config import set_current_vllm_config
-from vllm.engine.arg_utils import EngineArgs
-from vllm.model_executor.model_loader import get_model
 
 from afd_models.exchange import Exchange
-from afd_models.wrappers import Part, selected
+from afd_models.wrappers import Part
+from tests.support.built import build
 from tools import toy_checkpoint
 from tools.toy_checkpoint.quantized import METHODS
 
@@ -29,15 +27,8 @@ class Loaded:
 
 
 def load(folder: Path, part: Part | None) -> Loaded:
-    config = EngineArgs(
-        model=str(folder), enforce_eager=True, max_model_len=256, dtype="bfloat16"
-    ).create_engine_config()
     try:
-        with set_current_vllm_config(config):
-            if part is None:
-                return Loaded(dict(get_model(vllm_config=config).named_parameters()))
-            with selected(config.model_config, part):
-                return Loaded(dict(get_model(vllm_config=config).named_parameters()))
+        return Loaded(build(folder, part).parameters)
     except (ValueError, NotImplementedError) as error:  # what vLLM raises where it has no kernel for this processor
         return Loaded({}, f"{type(error).__name__}: {error}")
 
