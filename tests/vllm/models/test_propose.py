@@ -47,7 +47,7 @@ def test_what_cannot_be_declared_says_why_in_one_sentence(capsys: pytest.Capture
         "afd models: vllm.model_executor.models.phimoe makes norms as nn.LayerNorm, no name of its own, so that the "
         "FFN role would make them too.\n"
     )
-    assert cli.main(["models", "new", "Qwen3MoForCausalLM"]) == 1
+    assert cli.main(["models", "new", "Qwen3MoForCausalLM"]) == 2
     assert "found Qwen3MoForCausalLM: name one as config.json does, such as Qwen3MoeFor" in capsys.readouterr().err
 
 
