@@ -34,6 +34,7 @@ class AttentionRole(FixedWeights, Native):
 
         logs.enable()
         config = links.section(self.vllm_config)
+        description = links.described(self.vllm_config)
         self._exchange = Exchange()
         keep = Keep.of(config)
         with selected(self.vllm_config.model_config, Part("attention", self._exchange, keep)) as spec:
@@ -43,7 +44,7 @@ class AttentionRole(FixedWeights, Native):
             roots = (stage.path.removesuffix(f".{spec.inner}") for stage in stages)
             only_attention(self.model_runner.lora_manager, self.get_model(), roots)
         placement = links.placement(self.vllm_config.parallel_config)
-        connector = links.make_connector(self.vllm_config, config, placement, stages, self.device.type)
+        connector = links.make_connector(self.vllm_config, config, placement, stages, self.device.type, description)
         self._port = connector.open_attention()
         self._exchange.connect(self._port, stages[0].layer, links.rows(placement, connector.layout))
         self._per_step = len(stages)

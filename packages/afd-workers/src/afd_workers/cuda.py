@@ -111,9 +111,7 @@ class FFNWorker(FFNRole, Worker):
 
     def _source(self, config: Config) -> Source:
         """See FFNRole; the port listens once nothing is left that could change what graphs are captured with."""
-        connector = links.make_connector(
-            self.vllm_config, config, links.Placement(dp_rank=0), self._stages, self.device.type
-        )
+        connector = self._connector(config)
         shape = connector.shape
         rows, exchanged = shape.tokens * len(connector.layout.peers), [stage.layer for stage in self._stages]
         self.model_runner.jit_warmup_registry.warmup()

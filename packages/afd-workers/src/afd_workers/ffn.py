@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from vllm.v1.worker.worker_base import CompilationTimes
 
     from afd_compat.config import Config
+    from afd_connectors.ports import Connector
 else:
     Native = object
 
@@ -39,6 +40,7 @@ class FFNRole(FixedWeights, Native):
         from afd_models.wrappers import Part, selected
 
         logs.enable()
+        self._description = links.described(self.vllm_config)
         keep = Keep.of(links.section(self.vllm_config))
         with selected(self.vllm_config.model_config, Part("ffn", keep=keep)) as spec:
             super().load_model(load_dummy_weights=load_dummy_weights)
@@ -81,10 +83,13 @@ class FFNRole(FixedWeights, Native):
         member = self._member
         if isinstance(member, Follower):
             return member
-        connector = links.make_connector(
-            self.vllm_config, config, links.Placement(dp_rank=0), self._stages, self.device.type
-        )
+        connector = self._connector(config)
         return Exchanges(connector.open_ffn(), lambda work: member(work.layer, work.hidden, work.router), member.idle)
+
+    def _connector(self, config: Config) -> Connector:
+        return links.make_connector(
+            self.vllm_config, config, links.Placement(dp_rank=0), self._stages, self.device.type, self._description
+        )
 
     @contextmanager
     def _computing(self) -> Iterator[None]:

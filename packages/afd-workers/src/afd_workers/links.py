@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -86,10 +87,24 @@ def section(vllm_config: VllmConfig) -> Config:
     return config
 
 
+def described(vllm_config: VllmConfig) -> Mapping[str, object]:
+    """The model's config as it was given: to be asked before the model is built, since vLLM's models write into it."""
+    given: Mapping[str, object] = vllm_config.model_config.hf_config.to_dict()
+    return given
+
+
 def make_connector(
-    vllm_config: VllmConfig, config: Config, placement: Placement, stages: tuple[Stage, ...], device: str
+    vllm_config: VllmConfig,
+    config: Config,
+    placement: Placement,
+    stages: tuple[Stage, ...],
+    device: str,
+    description: Mapping[str, object],
 ) -> Connector:
-    """The connector of one worker, not yet opened, for a model with ``stages`` on torch device type ``device``."""
+    """The connector of one worker, not yet opened, for a model with ``stages`` on torch device type ``device``.
+
+    description: see `described`.
+    """
     model_config = vllm_config.model_config
     rank = config.rank + role_rank(
         placement.dp_rank,
@@ -116,13 +131,13 @@ def make_connector(
         secret=config.secret,
         extra=config.connector_extra_config,
     )
-    facts = _facts(model_config, config, shape)
+    facts = _facts(model_config, config, shape, description)
     connector = registry.resolve(config.connector, device, settings)(layout, shape, facts, settings)
     log.info("AFD %s rank %d: connector %s, %s", config.role, rank, connector.name, shape)
     return connector
 
 
-def _facts(model_config: ModelConfig, config: Config, shape: Shape) -> Facts:
+def _facts(model_config: ModelConfig, config: Config, shape: Shape, description: Mapping[str, object]) -> Facts:
     import vllm
 
     from afd_models.digest import model_digest
@@ -130,7 +145,7 @@ def _facts(model_config: ModelConfig, config: Config, shape: Shape) -> Facts:
     return Facts(
         afd_version=__version__,
         vllm_version=routing.engine_version(vllm.__version__),
-        model_digest=model_digest(model_config.hf_config.to_dict(), _folder(model_config)),
+        model_digest=model_digest(description, _folder(model_config)),
         dtype=shape.dtype,
         hidden=shape.hidden,
         layers=shape.layers,
