@@ -86,7 +86,7 @@ def part(size: int) -> Part:
 def test_small_messages_of_many_peers_are_few_launches() -> None:
     seen = Recorded()
     Moves(seen, 1.0).put([part(1024)] * 11, 0)  # type: ignore[arg-type]
-    assert [call[:3] for call in seen.did] == [("afd_put_lines", 1, 8), ("afd_put_lines", 1, 3)]
+    assert [call[:3] for call in seen.did] == [("afd_put", 1, 8), ("afd_put", 1, 3)]
 
 
 def test_a_copy_engine_moves_every_byte_of_a_large_message_and_every_chunk_is_told() -> None:

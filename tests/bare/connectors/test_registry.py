@@ -16,8 +16,17 @@ from afd_connectors.shape import Shape
 
 
 def test_names() -> None:
-    assert {"loopback", "nccl-p2p", "nvlink", "shm", "tcp"} <= set(names())
+    assert {"loopback", "nccl-p2p", "shm", "tcp"} <= set(names())
     assert list(names()) == sorted(names())
+
+
+def test_what_is_withheld_has_to_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(registry.WITHHELD_VARIABLE, raising=False)
+    assert not set(registry.WITHHELD) & set(names())
+    with pytest.raises(ValueError, match="connector 'nvlink' is not there yet"):
+        resolve("nvlink", "cuda")
+    monkeypatch.setenv(registry.WITHHELD_VARIABLE, "nvlink")
+    assert resolve("nvlink", "cuda").name == "nvlink"
 
 
 def test_auto_picks_by_device() -> None:
@@ -60,6 +69,7 @@ def test_auto_picks_by_host(settings: Settings, name: str) -> None:
 def test_auto_picks_by_what_devices_reach_and_says_why_not(
     host: str, obstacle: str | None, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setenv(registry.WITHHELD_VARIABLE, "nvlink")
     monkeypatch.setitem(registry.AUTO_ONE_HOST, "cuda", "nvlink")
     monkeypatch.setattr(nvml, "obstacle", lambda: obstacle)
     with caplog.at_level("INFO", "afd.connectors"):
@@ -82,8 +92,9 @@ def test_misses(name: str, device: str, sentence: str) -> None:
         resolve(name, device)
 
 
-@pytest.mark.parametrize("name", registry.BUILTIN)
-def test_declarations(name: str) -> None:
+@pytest.mark.parametrize("name", [*registry.BUILTIN, *registry.WITHHELD])
+def test_declarations(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(registry.WITHHELD_VARIABLE, "nvlink")
     connector = resolve(name, "cuda" if name in ("nccl-p2p", "nvlink") else "cpu")
     assert connector.name == name
     assert connector.features <= FEATURES
@@ -116,7 +127,8 @@ def test_bytes_needed() -> None:
 def test_choosing_loads_no_torch() -> None:
     """Tables and configuration checks must not cost an import of torch."""
     code = (
-        "import sys, afd_connectors as a\n"
+        "import os, sys, afd_connectors as a\n"
+        "os.environ['AFD_WITHHELD'] = 'nvlink'\n"
         "from afd_connectors.transports.paired import head as frame\n"
         "[a.resolve(n, 'cpu').check_options({}) for n in ('loopback', 'shm', 'tcp')]\n"
         "[a.resolve(n, 'cuda').check_options({}) for n in ('nccl-p2p', 'nvlink')]\n"

@@ -17,12 +17,14 @@ GROUP = "afd.connectors"
 BUILTIN = {
     "loopback": "afd_connectors.transports.loopback:Loopback",
     "nccl-p2p": "afd_connectors.transports.nccl.connector:NcclP2p",
-    "nvlink": "afd_connectors.transports.nvlink.connector:Nvlink",
     "shm": "afd_connectors.transports.shm:Shm",
     "tcp": "afd_connectors.transports.tcp:Tcp",
 }
 AUTO = {"cpu": "tcp", "cuda": "nccl-p2p"}
-AUTO_ONE_HOST = {"cpu": "shm"}  # nvlink is to be named until it has run between two devices, see docs/benchmarks/gpu.md
+AUTO_ONE_HOST = {"cpu": "shm"}
+#: Built and not offered yet; WITHHELD_VARIABLE names those that a developer wants all the same.
+WITHHELD = {"nvlink": "afd_connectors.transports.nvlink.connector:Nvlink"}
+WITHHELD_VARIABLE = "AFD_WITHHELD"
 PLANNED = {"npu": "camp2p"}
 
 
@@ -74,15 +76,21 @@ def _obstacle(device: str, settings: Settings) -> str | None:
 
 def find(name: str) -> type[Connector]:
     """The connector class for a name, whatever devices it carries; ValueError for a name that is not known."""
-    if name in BUILTIN:
-        module, _, attribute = BUILTIN[name].partition(":")
+    known = {**BUILTIN, **_asked_for()}
+    if name in known:
+        module, _, attribute = known[name].partition(":")
         found: object = getattr(import_module(module), attribute)
     else:
         entries = entry_points(group=GROUP, name=name)
         if not entries:
-            planned = " is not there yet" if name in PLANNED.values() else " is not known"
+            planned = " is not there yet" if name in (*PLANNED.values(), *WITHHELD) else " is not known"
             raise ValueError(f"connector {name!r}{planned}; known connectors are {', '.join(names())}.")
         found = next(iter(entries)).load()
     if not (isinstance(found, type) and issubclass(found, Connector)):
         raise ValueError(f"entry point {name!r} of group {GROUP} must name a Connector class, found {found!r}.")
     return found
+
+
+def _asked_for() -> dict[str, str]:
+    wanted = os.environ.get(WITHHELD_VARIABLE, "").split(",")
+    return {name: where for name, where in WITHHELD.items() if name in wanted}
