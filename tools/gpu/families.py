@@ -3,7 +3,7 @@
     python -m tools.gpu.families [--connector NAME] [CASE ...]      a case is FAMILY or FAMILY:METHOD
 
 Eager, one line per case. With `AFD_GPU_DEVICES=0,0` and `--connector nvlink` one device is enough. Exit code 1 when
-tokens differ, or when native serves what the split does not; where native itself refuses, the line says so.
+tokens differ, when native serves what the split does not, and when native fails where it is not known to.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from tools.gpu.parity import ask, prompts
 CASES = ("minimax-m2", "qwen3-moe:fp8", "qwen3-moe:w8a8", "qwen3-moe:w4a16", "qwen3-moe:awq", "qwen3-moe:gptq")
 #: Kernels for quantised weights want their sizes in whole blocks of 128.
 BLOCKS = {"moe_intermediate_size": 128, "head_dim": 32, "num_key_value_heads": 4}
+#: What vLLM 0.30 itself does not load, seen on an H200.
+NATIVE_FAILS = ("qwen3-moe:awq", "qwen3-moe:gptq")
 TOKENS, READY_S, AT_ONCE = 32, 240.0, 3
 
 
@@ -52,7 +54,7 @@ def compared(engines: Engines, until: float) -> tuple[str, bool]:
     try:
         engines.native.answer(max(1.0, until - time.monotonic()))
     except Failed as error:
-        return f"native refuses: {_reason(str(error))}", True
+        return f"native does not serve it: {_reason(str(error))}", engines.case in NATIVE_FAILS
     try:
         for child in (engines.ffn, engines.attention):
             child.answer(max(1.0, until - time.monotonic()))

@@ -5,6 +5,7 @@ python -m tools.gpu.serve_check
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+import uuid
 from pathlib import Path
 
 from tools.gpu import setups
@@ -48,10 +50,14 @@ def ready(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
     raise Failed(f"afd serve was not ready: {log.read_text(errors='replace')[-4000:]}")
 
 
-def left_over(group: int) -> list[str]:
-    """Command lines of processes that still belong to the session of the launcher."""
-    found = subprocess.run(["ps", "-eo", "sess=,args="], capture_output=True, text=True, check=True, timeout=20).stdout
-    return [line for line in found.splitlines() if line.split()[0] == str(group)]
+def left_over(mark: str) -> list[str]:
+    """Command lines of processes that have `mark` in their environment, as all have that the launcher started."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended meanwhile, or is somebody else's
+            if mark.encode() in (folder / "environ").read_bytes():
+                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:200])
+    return found
 
 
 def main() -> None:
@@ -67,6 +73,8 @@ def main() -> None:
     command = [sys.executable, "-m", "afd_workers.cli", "serve", str(model), "--served-model-name", "toy"]
     env = {**os.environ, **ENV, "PYTHONPATH": plugin_path(folder), "VLLM_USE_V2_MODEL_RUNNER": "1"}
     env |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
+    mark = f"AFD_SERVE_CHECK={uuid.uuid4().hex}"
+    env |= dict([mark.split("=")])
     log, right = folder / "serve.log", False
     try:
         with Children(folder) as children:
@@ -93,7 +101,7 @@ def main() -> None:
                 server.kill()
                 server.wait(10)
         time.sleep(3)
-        left = left_over(server.pid)
+        left = left_over(mark)
         held = [after - earlier for after, earlier in zip(used_mib(), before, strict=True)]
         print(f"processes left: {left or 'none'}; MiB still held per device: {held}", flush=True)
         right = right and not left and max(held) < FREE_MIB

@@ -37,7 +37,7 @@ class Recorder:
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
-        # Other threads of this process make communicators meanwhile, which a stricter mode would not allow.
+        # Other threads of this process meet peers meanwhile, which a stricter mode would not allow.
         with torch.cuda.graph(
             graph, pool=self._pool, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"
         ):
@@ -102,7 +102,7 @@ class StepSource:
                 port.send(work, compute(layer, work.hidden))
 
     def _drain(self) -> None:
-        """Waits until the device has let go of graphs that are about to be dropped; their transfers were aborted."""
+        """Waits until the device has let go of graphs that are about to be dropped; their transfers have ended."""
         event = torch.cuda.Event()
         event.record()
         until = time.monotonic() + DRAIN_S
