@@ -27,7 +27,7 @@ class Figures:
     """How the steps of a rank ran.
 
     missing: replayed by every attention rank and not captured here; composed: captured when they were replayed, because
-    attention ranks whose steps were captured one by one were served together, or graphs of attention outlasted this rank.
+    attention ranks whose steps were captured one by one were served together, or attention outlasted this rank.
     """
 
     eager: int = 0
