@@ -259,7 +259,7 @@ def main() -> int:
                 f"run this with one of those, for example python3.11 tools/dev.py {command.command}."
             )
         if command.command == "all" and arguments:
-            raise Failed(f"Expected no argument after all, found {' '.join(arguments)}: give it to one command.")
+            raise Failed(f"Expected no argument after all, found {' '.join(arguments)}: give it to one command.", 2)
         carry_out(command.command, arguments, took)
     except Failed as failure:
         print(f"[dev] {failure}", file=sys.stderr, flush=True)

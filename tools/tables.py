@@ -48,7 +48,8 @@ ROUTING = """
 plugin), gives every expert of a layer as many tokens as any other (in each batch their counts differ by at most one),
 whatever the gate says, through vLLM's own routing simulator.
 Off by default, and then nothing of it is imported. The tokens are meaningless, which a warning says on every start;
-`afd demo` refuses to compare them, and the handshake refuses roles of which only one has it.
+`afd demo` refuses to compare them, and the handshake refuses roles of which only one has it. A name that neither vLLM
+nor a plugin registers is refused at start-up.
 """
 
 

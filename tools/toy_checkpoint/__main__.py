@@ -8,11 +8,22 @@ from pathlib import Path
 
 from tools.toy_checkpoint import FAMILIES, make
 
+
+def count(text: str) -> int:
+    """An argparse type: at least 1."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected a number of at least 1, found {text}")
+    return value
+
+
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("family", choices=sorted(FAMILIES))
 parser.add_argument("folder", type=Path)
 parser.add_argument("--seed", type=int, default=0)
-parser.add_argument("--layers", type=int, default=4)
-parser.add_argument("--shards", type=int, default=1)
+parser.add_argument("--layers", type=count, default=4)
+parser.add_argument("--shards", type=count, default=1)
 options = parser.parse_args()
+if (file := next((each for each in (options.folder, *options.folder.parents) if each.is_file()), None)) is not None:
+    parser.error(f"expected a folder to write into, found a file: {file}")
 print(make(options.family, options.folder, seed=options.seed, layers=options.layers, shards=options.shards))

@@ -268,6 +268,11 @@ def test_every_key_has_a_meaning_and_no_other_has() -> None:
         ({"role": "ffn", "host": "\ud800"}, {}, "host must be a host name or address"),
         ({"role": "ffn", "host": "\u00fc..x"}, {}, "host must be a host name or address"),
         ({"role": "ffn", "rank": 10**5000}, {}, "rank must be a whole number .* too large to show"),
+        ({"role": "ffn", "connector": "a\0b"}, {}, "connector must be a string .* NUL or lone surrogates"),
+        ({"role": "ffn", "host": "a\0b"}, {}, "host must be a host name or address"),
+        ({"role": "ffn", "secret": "s3\0x"}, {}, r"secret must be a string .*, but it is a str \(not shown\)"),
+        ({"role": "ffn", "secret": "s3\udfff"}, {}, r"secret must be a string .*, but it is a str \(not shown\)"),
+        ({"role": "ffn"}, {"AFD_SECRET": "s3\udcff"}, "^AFD_SECRET must be a string without [^3]*$"),
         ({"role": "ffn"}, {"AFD_SECRET": " a b\n"}, "AFD_SECRET must be a string without spaces or line ends"),
     ],
 )

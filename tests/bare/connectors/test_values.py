@@ -115,6 +115,13 @@ def test_addresses() -> None:
         ffn_address(Settings(port=65535), 1, 2)
 
 
+@pytest.mark.parametrize("host", ["a\0b", "a\ud800"])
+def test_hosts_that_no_resolver_takes_are_refused(host: str) -> None:
+    with pytest.raises(ValueError, match=r'^ffn_addresses must hold "host:port" strings .*, found ') as raised:
+        parse([f"{host}:1"])
+    str(raised.value).encode()
+
+
 @given(st.none() | st.text() | st.integers() | st.lists(st.text() | st.integers(), max_size=3))
 def test_no_address_option_breaks_the_parser(listed: object) -> None:
     said = "found"

@@ -52,7 +52,8 @@ def test_a_checkpoint_is_refused_by_its_config_alone(tmp_path: Path) -> None:
     for text in (json.dumps({"architectures": [HARD[0]]}), "{}", "[]", "no json", json.dumps({"architectures": 1})):
         config.write_text(text)
         checkpoint.refuse(str(tmp_path))
-    checkpoint.refuse("someone/model-to-download")
+    for name in ("someone/model-to-download", "~nouser/x", "m" * 300):
+        checkpoint.refuse(name)
 
 
 def test_names_are_found_in_every_module_and_in_class_bodies(monkeypatch: pytest.MonkeyPatch) -> None:

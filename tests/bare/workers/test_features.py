@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from afd_workers.features import ATTENTION_ONLY, FEATURES, REFUSED, REFUSED_CALLS, REFUSED_ON_CUDA, Feature
+from afd_workers.features import (
+    ATTENTION_ONLY,
+    COMPARED_METHODS,
+    FEATURES,
+    NOT_COMPARED,
+    REFUSED,
+    REFUSED_CALLS,
+    REFUSED_ON_CUDA,
+    Feature,
+    markdown,
+)
 from afd_workers.fixed import FixedWeights
 from tools import tables
 
@@ -13,7 +23,9 @@ BY_NAME = {feature.name: feature for feature in FEATURES}
 
 @pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.name)
 def test_each_is_compared_or_refused_with_a_reason(feature: Feature) -> None:
-    assert bool(feature.shown) != bool(feature.refused or feature.calls or feature.methods)
+    states = (feature.shown, feature.refused or feature.calls or feature.methods, feature.cpu == NOT_COMPARED)
+    assert sum(map(bool, states)) == 1
+    assert not feature.cpu or feature.note
     assert not feature.refused or feature.note
     assert not (feature.refused and feature.on_cuda)
 
@@ -28,6 +40,16 @@ def test_no_option_is_refused_twice_and_attention_keeps_what_ffn_starts_without(
     options = [option for option, _, _ in (*REFUSED, *REFUSED_ON_CUDA)]
     assert len(set(options)) == len(options)
     assert not set(ATTENTION_ONLY) & {option for option, _, _ in REFUSED}
+
+
+def test_the_table_claims_no_more_than_was_compared() -> None:
+    rows = {row.split(" | ")[0].removeprefix("| "): row.split(" | ") for row in markdown().splitlines()}
+    assert rows["async scheduling"][1] == "not compared"
+    for name in ("n-gram speculation", "multi-token prediction (MTP)"):
+        assert rows[name][1].startswith("equal to native with vLLM's kernels rebound")
+    assert rows["stop strings"][1] == "equal to native"
+    assert rows["other drafters (EAGLE, draft models)"][1:3] == ["refused", "refused"]
+    assert COMPARED_METHODS == ("ngram", "mtp")
 
 
 @pytest.mark.parametrize("call", REFUSED_CALLS)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import socket
+import subprocess
+import sys
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from afd_compat.config import Config
 from afd_workers.cli import main
 from afd_workers.commands.request import make_request, normal
 from afd_workers.launch import cores
@@ -167,6 +172,30 @@ def options(**changes: object) -> argparse.Namespace:
         ({"port": 8000, "host": "999.1.1.1"}, (), r"found 999\.1\.1\.1:8000 taken or not an address of this host"),
         ({}, ("--model", "other"), r"hand on, found --model: name the model once"),
         ({}, ("--uds=/tmp/x",), r"hand on, found --uds=/tmp/x: use --host and --port"),
+        ({"model": "~nouser/x"}, (), r"or a checkpoint folder, found '~nouser/x' \(.*home directory\): correct it"),
+        ({"model": "m" * 300}, (), r"or a checkpoint folder, found 'm{60}\.\.\.' \(File name too long\): correct it"),
+        ({}, ("--additional-config.foo=1",), r"one JSON object after --additional-config, found .*\.foo: write its k"),
+        ({}, ("--additional_config.afd.role=ffn",), r"JSON object .*, found --additional-config\.afd\.role: write"),
+        ({}, ("--additional-config.foo+", "1"), r"Expected one JSON object after --additional-config, found "),
+        ({}, ("--additional-conf", "{}"), r"JSON object after --additional-config, found --additional-conf: write"),
+        ({}, ("--dtype", "x", "--", "y"), r"hand on, found --: leave it out, what follows would be no options"),
+        ({"additional_config": '{"afd": {"connector": "loopback"}}'}, (), r"processes, found 'loopback', which joins"),
+        (
+            {"additional_config": '{"afd": {"secret": "hu\\u0000sh"}}'},
+            (),
+            r"secret must .* NUL .*, but it is a str \(not",
+        ),
+        (
+            {"additional_config": '{"afd": {"secret": "hu\\ud800"}}'},
+            (),
+            r"secret must .*, but it is a str \(not shown\)",
+        ),
+        ({}, ("--load-format", "Tensorizer"), r"cannot take its part of what load_format=Tensorizer loads"),
+        (
+            {"additional_config": '{"afd": {"dense_layers_on_attention": true}}'},
+            ("--enable-lora",),
+            r"needs enable_lora=False, found True: leave LoRA out",
+        ),
         ({}, ("-dp2",), r"hand on, found -dp2: write --topology"),
         ({}, ("other-model",), r"Expected options after the model, found 'other-model'"),
         ({}, ("--data-parallel-size=2",), r"hand on, found --data-parallel-size=2: write --topology"),
@@ -205,6 +234,67 @@ def test_a_model_that_is_not_carried_is_refused_before_anything_starts(
         make_request(options(model=str(tmp_path)), ())
     overrides = ("--hf_overrides", '{"architectures": ["DeepseekV3ForCausalLM"]}')
     assert make_request(options(model=str(tmp_path), port=free_ports(1)[0]), overrides).options == overrides
+
+
+@pytest.mark.parametrize(("text", "found"), [(b"{", "none"), (b"\xff", "none"), (b"[1]", "a list"), (b"[" * 9999, "n")])
+def test_a_config_that_is_no_object_is_refused_before_anything_starts(
+    text: bytes, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("afd_workers.commands.request.on_cpu", lambda: True)
+    (tmp_path / "config.json").write_bytes(text)
+    for rest in ((), ("--hf-overrides", "{}")):
+        with pytest.raises(
+            ValueError, match=rf"^Expected a JSON object in .*config.json, found {found}.*: put [^\n]*$"
+        ):
+            make_request(options(model=str(tmp_path)), rest)
+
+
+def test_an_unknown_simulated_routing_is_refused_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("afd_workers.commands.request.on_cpu", lambda: True)
+    monkeypatch.setattr("afd_workers.routing.written", lambda: ("uniform_random",))
+    monkeypatch.setenv("VLLM_MOE_ROUTING_SIMULATION_STRATEGY", "unifrom")
+    assert main(["serve", "m"]) == 2
+    assert "to name one of balanced, uniform_random, found 'unifrom': " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("spelling", "key", "value"), [("afd_port", "port", 4321), ("afd_host", "host", "localhost")])
+def test_older_spellings_stand_for_the_launchers_own_keys(
+    spelling: str, key: str, value: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("afd_workers.commands.request.on_cpu", lambda: True)
+    text = json.dumps({"afd": {spelling: value}})
+    made = make_request(options(additional_config=text, port=free_ports(1)[0]), ())
+    for server in split(made, {}, cpu=True):
+        assert section(server.command)[key] == value
+        assert Config.parse(section(server.command), {})
+    both = json.dumps({"afd": {spelling: value, key: value}})
+    with pytest.raises(ValueError, match=rf"must give {key} once"):
+        make_request(options(additional_config=both, port=free_ports(1)[0]), ())
+
+
+@pytest.mark.parametrize("given", [["m", "--", "--port", "1"], ["--", "m"], ["m", "--dtype", "x", "--"]])
+def test_a_bare_double_dash_is_refused_wherever_it_is(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", *given]) == 2
+    assert "afd serve: Expected options that afd serve can hand on, found --: leave it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["models", "patches", "doctor", "size"])
+def test_a_reader_that_has_enough_ends_a_command_quietly(command: str, tmp_path: Path) -> None:
+    config = Path(str(files("afd_workers"))) / "demo" / "model"
+    arguments = [command, str(config)] if command == "size" else [command]
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "afd_workers.cli", *arguments],
+            env={**os.environ, "PYTHONPATH": ":".join(sys.path)}, stdout=writing, stderr=subprocess.PIPE,
+            timeout=60, check=False,
+        )  # fmt: skip
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_a_taken_port_is_refused_before_anything_starts(

@@ -53,8 +53,9 @@ def test_formats_of_whole_models_are_refused_and_others_are_not(role: str) -> No
     for name in ("dummy", "hf", "safetensors", "pt", "npcache", "fastsafetensors", "runai_streamer", None):
         check(role, load_format=name)
     for name in ("sharded_state", "runai_streamer_sharded", "tensorizer", "ipc_cache", "modelexpress"):
-        with pytest.raises(ValueError, match=rf"{role} role cannot take its part of what load_format={name} loads"):
-            check(role, load_format=name)
+        for spelling in (name, name.upper(), name.title()):  # vLLM lowers what it is given
+            with pytest.raises(ValueError, match=rf"{role} role cannot take .* what load_format={spelling} loads"):
+                check(role, load_format=spelling)
 
 
 @pytest.mark.parametrize(
@@ -144,6 +145,15 @@ def test_shared_experts_of_several_attention_ranks_are_refused() -> None:
         check("attention", section, tensor_parallel_size=2)
     check("ffn", section, tensor_parallel_size=2)
     check("attention", section)
+
+
+@pytest.mark.parametrize("key", ["dense_layers_on_attention", "shared_experts_on_attention"])
+@pytest.mark.parametrize("role", ["attention", "ffn"])
+def test_adapters_are_refused_where_attention_holds_parts_of_ffns(role: str, key: str) -> None:
+    check(role, {key: True})
+    check(role, {key: False}, enable_lora=True)
+    with pytest.raises(ValueError, match=rf"needs enable_lora=False, found True: leave LoRA out, or set {key} to fal"):
+        check(role, {key: True}, enable_lora=True)
 
 
 @pytest.mark.parametrize("key", ["compute_gate_on_attention", "shared_experts_on_attention"])

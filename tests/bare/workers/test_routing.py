@@ -52,6 +52,30 @@ def test_the_demo_refuses_to_compare_meaningless_tokens(monkeypatch: pytest.Monk
         demo.run(argparse.Namespace(tokens=8, json=False, start_timeout=1.0), ())
 
 
+def test_a_strategy_that_nobody_knows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("", "balanced", "uniform_random"):
+        monkeypatch.setenv(routing.VARIABLE, name)
+        routing.check(("normal_routing", "uniform_random"))
+    monkeypatch.setenv(routing.VARIABLE, "unifrom")
+    routing.check(())
+    with pytest.raises(
+        ValueError,
+        match=r"name one of balanced, normal_routing, uniform_random, found 'unifrom': choose one of these or",
+    ):
+        routing.check(("normal_routing", "uniform_random"))
+
+
+def test_strategies_are_read_from_vllms_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "class S:\n    _routing_strategies: dict[str, R] = {'one': R(), 'two': R()}\n"
+    monkeypatch.setattr("afd_compat.source.Tree.read", lambda _tree, _module: text)
+    monkeypatch.delenv(routing.VARIABLE, raising=False)
+    assert routing.written() == routing.registered() == ()
+    monkeypatch.setenv(routing.VARIABLE, "one")
+    assert routing.written() == ("one", "two")
+    monkeypatch.setattr("afd_compat.source.Tree.read", lambda _tree, _module: None)
+    assert routing.written() == ()
+
+
 def test_roles_that_route_differently_are_not_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(routing.VARIABLE, raising=False)
     assert routing.engine_version("0.30.0") == "0.30.0"

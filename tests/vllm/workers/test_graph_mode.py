@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from types import SimpleNamespace
 
 import pytest
@@ -31,6 +32,16 @@ def test_what_the_user_chose_stays() -> None:
     chosen = settled(compilation_config=CompilationConfig(mode=3, cudagraph_mode="NONE")).compilation_config
     assert (chosen.mode, chosen.cudagraph_mode) == (CompilationMode.VLLM_COMPILE, CUDAGraphMode.NONE)
     assert settled(enforce_eager=True).compilation_config.cudagraph_mode is None
+
+
+def test_compiling_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "afd.workers"):
+        for mode in (None, 0):
+            settled(compilation_config=CompilationConfig(mode=mode))
+        assert not caplog.records
+        settled(compilation_config=CompilationConfig(mode=3))
+    [record] = caplog.records
+    assert "(compilation mode 3), but compiled tokens were measured not to equal" in record.getMessage()
 
 
 @pytest.mark.parametrize("mode", ["FULL", "PIECEWISE", "FULL_AND_PIECEWISE"])

@@ -12,6 +12,7 @@ from vllm.model_executor.models import ModelRegistry
 
 from afd_compat import install, policy, registry
 from afd_models.families import refused
+from afd_workers import routing
 from afd_workers.policy import Roles
 from tools import toy_checkpoint
 
@@ -34,6 +35,19 @@ def test_the_start_ends_in_one_sentence(arch: str, role: str, tmp_path: Path, mo
     (tmp_path / "config.json").write_text(json.dumps({"architectures": [arch]}))
     options = EngineArgs(model=str(tmp_path), additional_config={"afd": {"role": role}})
     with pytest.raises(ValueError, match=rf"^AFD does not carry {arch} \([^;\n]+; serve [^;\n]+\.$"):
+        options.create_engine_config()
+
+
+@pytest.mark.usefixtures("plugged")
+@pytest.mark.parametrize("role", ["attention", "ffn"])
+def test_a_routing_that_nobody_knows_ends_the_start(role: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(routing.VARIABLE, "unifrom")
+    (tmp_path / "config.json").write_text("{}")
+    options = EngineArgs(model=str(tmp_path), additional_config={"afd": {"role": role}})
+    monkeypatch.delattr(EngineArgs, "create_model_config")
+    names = set(routing.registered())
+    assert set(routing.written()) == names - {routing.BALANCED}
+    with pytest.raises(ValueError, match=r"STRATEGY to name one of .*uniform_random, found 'unifrom': choose"):
         options.create_engine_config()
 
 

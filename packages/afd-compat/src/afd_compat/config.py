@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, cast
 
 from afd_compat.frozen import FrozenMapping
-from afd_compat.section import Section
+from afd_compat.section import Section, is_word
 
 Role = Literal["attention", "ffn"]
 DboRule = Literal["measured", "thresholds"]
@@ -177,8 +177,10 @@ def _secret(section: Section, env: Mapping[str, str]) -> str | None:
     if section.has("secret"):
         return section.text("secret", "")
     given = env.get(SECRET, "")
-    if given and given.split() != [given]:
-        raise ValueError(f"{SECRET} must be a string without spaces or line ends, but it has some; remove them.")
+    if given and not is_word(given):
+        raise ValueError(
+            f"{SECRET} must be a string without spaces or line ends, and UTF-8, but it is not; set it anew."
+        )
     return given or None
 
 

@@ -45,16 +45,22 @@ class Section:
         """Whether the user gave `key` under any spelling."""
         return key in self._given
 
-    def text(self, key: str, default: str) -> str:
-        """A string that is not empty and holds no white space around or inside it."""
+    def text(
+        self,
+        key: str,
+        default: str,
+        expected: str = "a string that is not empty and has no spaces, NUL or lone surrogates",
+        remedy: str = "write such a string in quotes",
+    ) -> str:
+        """A string that `is_word`."""
         value = self._given.get(key, default)
-        if not isinstance(value, str) or not value or value.split() != [value]:
-            raise self.wrong(key, "a string that is not empty and has no spaces", "write it in quotes")
+        if not isinstance(value, str) or not is_word(value):
+            raise self.wrong(key, expected, remedy)
         return value
 
     def host(self, key: str, default: str) -> str:
         """A host name or address; ``idna`` is what sockets put it through."""
-        value = self.text(key, default)
+        value = self.text(key, default, "a host name or address", "correct it")
         try:
             value.encode("idna")
         except UnicodeError:
@@ -114,6 +120,14 @@ class Section:
         near = difflib.get_close_matches(spelling, known, n=1)
         remedy = f"did you mean {near[0]!r}" if near else f"use one of {', '.join(sorted(known))}"
         return f"{self.name} must have known keys only, but it has {_show(spelling)}; {remedy}."
+
+
+def is_word(text: str) -> bool:
+    """Whether `text` is not empty, holds no white space, and can be an environment variable and UTF-8 everywhere.
+
+    JSON can write NUL and halves of surrogate pairs, of which the first ends a C string and the others no codec takes.
+    """
+    return text.split() == [text] and not any(sign == "\0" or "\ud800" <= sign <= "\udfff" for sign in text)
 
 
 MAX_SECONDS = 10 * 365 * 24 * 3600.0  # ten years: more is infinity or a slip, and sockets refuse it

@@ -72,6 +72,7 @@ def parse(listed: object, option: str = OPTION) -> tuple[Address, ...]:
 def _parse_one(entry: object, option: str) -> Address:
     host, _, port = entry.rpartition(":") if isinstance(entry, str) else ("", "", "")
     host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
+    strange = any(sign == "\0" or "\ud800" <= sign <= "\udfff" for sign in host)  # no resolver takes these
+    if not host or strange or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
         raise ValueError(f'{option} must hold "host:port" strings with a port in 1..65535, found {entry!r}.')
     return host, int(port)

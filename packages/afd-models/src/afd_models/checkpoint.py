@@ -8,19 +8,35 @@ from pathlib import Path
 from afd_models.families import find
 
 
+def check(model: str) -> None:
+    """ValueError when ``model`` is a folder whose config.json is no JSON object, which vLLM says a minute later."""
+    file = Path(model).expanduser() / "config.json"
+    if not file.is_file():
+        return
+    try:
+        stated = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        found = f"none ({' '.join(str(error).split())})"
+    else:
+        if isinstance(stated, dict):
+            return
+        found = f"a {type(stated).__name__}"
+    raise ValueError(f"Expected a JSON object in {file}, found {found}: put the model's own config.json there.")
+
+
 def refuse(model: str) -> None:
     """ValueError when ``model`` is a folder whose config.json names architectures and none of a declared family.
 
     Whatever else is wrong with the folder, or a name of something that is to be downloaded, is vLLM's to judge.
     """
-    named = _architectures(Path(model).expanduser() / "config.json")
+    named = _architectures(model)
     if named:
         find(named)
 
 
-def _architectures(config: Path) -> list[str]:
+def _architectures(model: str) -> list[str]:
     try:
-        stated = json.loads(config.read_text())["architectures"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        stated = json.loads((Path(model).expanduser() / "config.json").read_text(encoding="utf-8"))["architectures"]
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError):  # RuntimeError: a home that is not there, or depth
         return []
     return [arch for arch in stated if isinstance(arch, str)] if isinstance(stated, list) else []

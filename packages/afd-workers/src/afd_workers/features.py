@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 #: (engine option, the value that AFD needs, what to do instead); see `refusals.check_on`.
 Option = tuple[str, object, str]
+NOT_COMPARED = "not compared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +15,7 @@ class Feature:
     """One feature of vLLM as users know it.
 
     shown: what tests/vllm/workers/test_features.py compares on CPU, by name; none where the feature is refused.
+    cpu: what the table says of CPU where that is not what the other fields say.
     refused: on either role and every device. on_cuda: refused there only, as nobody compared it there.
     calls: methods of a worker that are refused when they are called. methods: the speculation that is not refused.
     note: why, or what to know.
@@ -21,6 +23,7 @@ class Feature:
 
     name: str
     shown: tuple[str, ...] = ()
+    cpu: str = ""
     refused: tuple[Option, ...] = ()
     on_cuda: tuple[Option, ...] = ()
     calls: tuple[str, ...] = ()
@@ -34,11 +37,11 @@ def _speculation(*, instead: str) -> tuple[Option, ...]:
 
 _NO_SPECULATION = _speculation(instead="leave speculative decoding out, it was compared with native vLLM on CPU only")
 
-#: vLLM's names of the ways to speculate that were compared.
-COMPARED_METHODS = ("ngram", "mtp")
+#: Of features whose comparison needs a vLLM that is put right first.
+_REBOUND = "equal to native with vLLM's kernels rebound as the tests do"
 
 FEATURES: tuple[Feature, ...] = (
-    Feature("prefix caching, chunked prefill", shown=("long prompts", "long prompts again")),
+    Feature("prefix caching, chunked prefill", shown=("plain", "long prompts", "long prompts again")),
     Feature("logprobs of samples and prompts", shown=("logprobs",)),
     Feature("several samples per prompt, seeds, top-k, top-p, min-p", shown=("samples",)),
     Feature("stop strings", shown=("stop strings",)),
@@ -48,23 +51,26 @@ FEATURES: tuple[Feature, ...] = (
     Feature("structured output", shown=("json", "regex", "choice", "grammar")),
     Feature("beam search", shown=("beam",)),
     Feature("request priority", shown=("priority",)),
-    Feature("async scheduling", shown=("plain",), note="vLLM itself switches it off on CPU."),
+    Feature("async scheduling", cpu=NOT_COMPARED, note="vLLM itself switches it off on CPU."),
     Feature("embeddings (`--runner pooling`)", shown=("embeddings",)),
     Feature(
         "n-gram speculation",
         shown=("drafts of n-grams",),
+        cpu=_REBOUND,
         on_cuda=_NO_SPECULATION,
-        note="The drafter runs on attention. On CPU vLLM verifies drafts only with Triton for CPU, natively too.",
+        note="The drafter runs on attention. On CPU vLLM 0.30 finds its kernels that verify drafts only with Triton "
+        "for CPU, natively too; the tests put them in place.",
     ),
     Feature(
         "multi-token prediction (MTP)",
         shown=("drafts of a predictor",),
+        cpu=_REBOUND,
         on_cuda=_NO_SPECULATION,
         note="A drafter runs whole on attention, its experts included; on CPU as above.",
     ),
     Feature(
         "other drafters (EAGLE, draft models)",
-        methods=COMPARED_METHODS,
+        methods=("ngram", "mtp"),
         note="Nobody compared them with native vLLM.",
     ),
     Feature(
@@ -72,7 +78,8 @@ FEATURES: tuple[Feature, ...] = (
         shown=("adapter",),
         on_cuda=(("enable_lora", False, "leave LoRA out, it was compared with native vLLM on CPU only"),),
         note="Where native vLLM has no LoRA for models with experts (CPU), the comparison is with merged weights. "
-        "An adapter that holds layers of the FFN part (gate, experts, MLP) is refused when it is loaded.",
+        "An adapter that holds layers of the FFN part (gate, experts, MLP) is refused when it is loaded; with "
+        "`shared_experts_on_attention` or `dense_layers_on_attention` LoRA is refused at start-up.",
     ),
     Feature(
         "sleep mode",
@@ -93,6 +100,8 @@ FEATURES: tuple[Feature, ...] = (
     ),
 )  # fmt: skip
 
+#: vLLM's names of the ways to speculate that were compared.
+COMPARED_METHODS: tuple[str, ...] = tuple(method for feature in FEATURES for method in feature.methods)
 REFUSED: tuple[Option, ...] = tuple(option for feature in FEATURES for option in feature.refused)
 REFUSED_ON_CUDA: tuple[Option, ...] = tuple(dict.fromkeys(option for feature in FEATURES for option in feature.on_cuda))
 REFUSED_CALLS: tuple[str, ...] = tuple(call for feature in FEATURES for call in feature.calls)
@@ -108,9 +117,9 @@ def markdown() -> str:
     """The table of docs/features.md."""
     rows = [("feature", "CPU", "CUDA", "note"), ("---",) * 4]
     for feature in FEATURES:
-        if not feature.shown:
-            cpu = cuda = "refused"
+        if feature.shown or feature.cpu:
+            cpu, cuda = feature.cpu or "equal to native", "refused" if feature.on_cuda else NOT_COMPARED
         else:
-            cpu, cuda = "equal to native", "refused" if feature.on_cuda else "not compared"
+            cpu = cuda = "refused"
         rows.append((feature.name, cpu, cuda, feature.note))
     return "".join(f"| {' | '.join(cells)} |\n" for cells in rows)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 
 def register() -> None:
-    """Called by vLLM in each of its processes, possibly twice; without an "afd" section nothing of ours runs later."""
+    """Called by vLLM in each of its processes, possibly twice.
+
+    Without an "afd" section nothing of ours runs later, but the balanced routing where vLLM's variable names it.
+    """
     from afd_compat import install, policy, registry
     from afd_workers import routing
 

@@ -34,6 +34,7 @@ class Roles:
         logs.enable()
         if not engine_args.hf_overrides:  # they may name another family; finish looks at what came of them
             checkpoint.refuse(engine_args.model)
+        routing.check(routing.registered())
         if routing.simulated() != routing.BALANCED:  # of that one the plugin has warned
             routing.warn()
         device = current_platform.device_type

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from afd_workers import features
@@ -39,12 +39,19 @@ def check(options: EngineArgs | Options, config: Config) -> None:
         needed = (*needed, ("data_parallel_size", 1, instead))
     elif config.shared_experts_on_attention:  # each rank would hold a part of their sum
         needed = (*needed, ("tensor_parallel_size", 1, "set it to 1, or shared_experts_on_attention to false"))
-    check_on(needed, options, config)
-    if options.load_format in _WHOLE_MODEL:
+    check_on((*needed, *_without_adapters(config)), options, config)
+    if options.load_format is not None and options.load_format.lower() in _WHOLE_MODEL:  # vLLM lowers them too
         raise ValueError(
             f"AFD's {config.role} role cannot take its part of what load_format={options.load_format} loads, a whole "
             "model as it was in memory: give the original checkpoint and leave --load-format out."
         )
+
+
+def _without_adapters(config: Config) -> Iterator[tuple[str, object, str]]:
+    """Layers of an adapter are told by their last names, which FFN parts on attention share with the FFN role's."""
+    for key in ("shared_experts_on_attention", "dense_layers_on_attention"):
+        if getattr(config, key):
+            yield "enable_lora", False, f"leave LoRA out, or set {key} to false"
 
 
 def check_connector(connector: type[Connector], config: Config) -> None:

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from afd_models import checkpoint
-from afd_workers import platform, refusals
+from afd_workers import platform, refusals, routing
 from afd_workers.launch.free import is_free
 from afd_workers.launch.options import Options, read
 from afd_workers.launch.plan import Request
@@ -23,15 +23,22 @@ MAX_RANKS = 64  # of one host; more is a slip of the finger
 REFUSED: Mapping[str, str] = {
     "--model": "name the model once, as the first argument",
     "--uds": "use --host and --port",
+    "--": "leave it out, what follows would be no options",
 }
 _DATA_PARALLEL = ("--data-parallel", "-dp")
+_SHOWN = 60  # characters of a name that cannot be one
+_ADDITIONAL = "--additional-config"
 _SET_BY_TOPOLOGY = ("role", "afd_role", "rank", "num_attention_ranks", "num_ffn_ranks")
 
 
 def make_request(options: argparse.Namespace, rest: Sequence[str]) -> Request:
     """The checked request; ValueError with one sentence for what cannot be started."""
+    from afd_compat.config import SPELLINGS
+
     _check_options(rest)
     _check_model(options.model)
+    checkpoint.check(options.model)
+    routing.check(routing.written())
     if not any(normal(argument).startswith("--hf-overrides") for argument in rest):  # they may name another family
         checkpoint.refuse(options.model)
     topology, engine = Topology.parse(options.topology), read(rest)
@@ -53,6 +60,8 @@ def make_request(options: argparse.Namespace, rest: Sequence[str]) -> Request:
             f"Expected a free port for the API, found {options.host}:{options.port} taken or not an address of this "
             "host: stop what listens there or choose another --host or --port."
         )
+    # The launcher sets keys of its own beside these, and one under two spellings is refused.
+    section = {SPELLINGS.get(key, key): value for key, value in section.items()}
     secret = section.pop("secret", None)
     return Request(options.model, topology, options.host, options.port, tuple(rest), section, additional, secret)
 
@@ -89,7 +98,13 @@ def on_cpu() -> bool:
 
 def _check_options(rest: Sequence[str]) -> None:
     for argument in rest:
-        name = argument.split("=")[0]
+        name = normal(argument).split("=")[0]
+        # vLLM puts what follows a dot behind everything else, where it would replace the launcher's own object.
+        stem = name.partition(".")[0].removesuffix("+")
+        if len(stem) > len("--a") and _ADDITIONAL.startswith(stem):
+            raise ValueError(
+                f"Expected one JSON object after {_ADDITIONAL}, found {name}: write its keys into that object."
+            )
         instead = "write --topology xAyF" if name.startswith(_DATA_PARALLEL) else REFUSED.get(name)
         if instead is not None:
             raise ValueError(f"Expected options that afd serve can hand on, found {argument}: {instead}.")
@@ -100,9 +115,17 @@ def _check_options(rest: Sequence[str]) -> None:
 def _check_model(model: str) -> None:
     if not model.strip():
         raise ValueError("Expected a model name or a checkpoint folder, found an empty name: name one.")
-    path = Path(model).expanduser()
-    looks_local = model.startswith(("/", "./", "../", "~")) or path.exists()
-    if looks_local and not (path / "config.json").is_file():
+    try:
+        path = Path(model).expanduser()
+        looks_local = model.startswith(("/", "./", "../", "~")) or path.exists()
+        lacks = looks_local and not (path / "config.json").is_file()
+    except (RuntimeError, OSError) as error:  # a user who is not there, a name that no file can have
+        shown = model if len(model) <= _SHOWN else f"{model[:_SHOWN]}..."
+        why = error.strerror if isinstance(error, OSError) else str(error).rstrip(".")
+        raise ValueError(
+            f"Expected a model name or a checkpoint folder, found {shown!r} ({why}): correct it."
+        ) from error
+    if lacks:
         found = "no such folder" if not path.exists() else "a file" if path.is_file() else "a folder without it"
         raise ValueError(f"Expected a checkpoint folder with config.json at {model}, found {found}: correct the path.")
 
@@ -115,6 +138,11 @@ def _check_section(section: Mapping[str, object], topology: Topology, engine: Op
     if taken:
         raise ValueError(f'Expected no {taken[0]} under "afd", found one: remove it, --topology sets it.')
     config = Config.parse({**section, "role": "attention"}, os.environ)
+    if config.connector == "loopback":
+        raise ValueError(
+            "Expected a connector between processes, found 'loopback', which joins threads of one process: leave it "
+            "out or name another."
+        )
     if on_cpu():
         config.check_device("cpu")
         connector = registry.resolve(config.connector, "cpu")

@@ -1,0 +1,44 @@
+"""Slips on the command lines of the tools are usage errors, said before anything is made."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def said(*command: str) -> tuple[int, str]:
+    """(exit status, standard error) of a tool."""
+    done = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, env={**os.environ, "PYTHONPATH": ":".join([str(ROOT), *sys.path])},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stderr
+
+
+def test_an_argument_after_all_is_a_slip() -> None:
+    status, error = said("tools/dev.py", "all", "x")
+    assert status == 2
+    assert "Expected no argument after all, found x: give it to one command." in error
+
+
+@pytest.mark.parametrize("option", ["--layers=0", "--shards=-1", "--shards=many"])
+def test_a_toy_checkpoint_has_at_least_one_of_each(option: str, tmp_path: Path) -> None:
+    status, error = said("-m", "tools.toy_checkpoint", "qwen3-moe", str(tmp_path), option)
+    assert status == 2
+    assert f"argument {option.split('=')[0]}: " in error
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("below", ["", "inside"])
+def test_a_toy_checkpoint_is_a_folder(below: str, tmp_path: Path) -> None:
+    file = tmp_path / "taken"
+    file.touch()
+    status, error = said("-m", "tools.toy_checkpoint", "qwen3-moe", str(file / below))
+    assert status == 2
+    assert f"expected a folder to write into, found a file: {file}" in error
