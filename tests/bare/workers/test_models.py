@@ -99,7 +99,10 @@ def test_a_release_candidate_is_of_its_minor_release_and_no_version_of_none(tmp_
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["Qwen3MoeForCausalLM"], "found Qwen3MoeForCausalLM, declared in afd_models/families/qwen3_moe.py: edit it"),
+        (
+            ["Qwen3MoeForCausalLM"],
+            "found Qwen3MoeForCausalLM, declared in afd_models/families/qwen3_moe.py: edit or remove it",
+        ),
         (["DeepseekV32ForCausalLM"], "AFD does not carry DeepseekV32ForCausalLM ("),
         (["NewForCausalLM", "--write", "{folder}/none"], "a folder that exists for --write, found"),
         (["NewForCausalLM", "--config", "{folder}/none"], "Expected a checkpoint with a config.json"),

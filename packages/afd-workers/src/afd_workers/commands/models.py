@@ -92,7 +92,9 @@ def _check_new(arch: str) -> None:
 
     file, without = declared_in(arch), refused().get(arch)
     if file is not None:
-        raise ValueError(f"Expected an architecture without a declaration, found {arch}, declared in {file}: edit it.")
+        raise ValueError(
+            f"Expected an architecture without a declaration, found {arch}, declared in {file}: edit or remove it."
+        )
     if without is not None:
         raise ValueError(without.sentence(arch))
 
