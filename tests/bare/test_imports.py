@@ -32,6 +32,7 @@ HEAVY = (
     "afd_models.kept",
     "afd_models.needed",
     "afd_models.postconditions",
+    "afd_models.prove",
     "afd_models.stages",
     "afd_models.standins",
     "afd_models.wrappers",

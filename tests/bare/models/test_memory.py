@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from afd_models.memory import Sizes, Split, sizes
+from afd_models.numbers import is_sparse
 from afd_models.pieces import TRAITS
 from afd_workers.cli import main
 from tools import toy_checkpoint
@@ -51,6 +53,19 @@ GPT_OSS = {
     "num_key_value_heads": 8, "head_dim": 64, "num_local_experts": 128, "intermediate_size": 2880,
     "vocab_size": 201088, "attention_bias": True,
 }  # fmt: skip
+ERNIE = {
+    **MIXTRAL, "architectures": ["Ernie4_5_MoeForCausalLM"], "num_hidden_layers": 8, "moe_num_experts": 8,
+    "moe_intermediate_size": 64,
+}  # fmt: skip
+GLM4 = {
+    **QWEN3, "architectures": ["Glm4MoeForCausalLM"], "n_routed_experts": 128, "n_shared_experts": 1,
+}  # fmt: skip
+
+
+def _groups(group: object) -> dict[str, object]:
+    return {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}}
+
+
 TOYS = {
     name: toy for name, toy in toy_checkpoint.FAMILIES.items()
     if set(toy.config["architectures"]) & set(TRAITS)  # type: ignore[call-overload]
@@ -142,11 +157,83 @@ def test_attention_that_is_not_quantised_keeps_its_size() -> None:
         ({"torch_dtype": "int8"}, "a dtype of float32, float16, bfloat16"),
         ({"quantization_config": {"quant_method": "other"}}, "quant_method fp8, awq, gptq or compressed-tensors"),
         ({"quantization_config": []}, "a mapping for quantization_config"),
+        ({"hidden_size": None}, r"hidden_size in config.json, found none: give"),
+        ({"hidden_size": True}, "a whole number for hidden_size in config.json, found True"),
+        ({"num_experts": 0}, "Expected 1 to 1000000000 for num_experts in config.json, found 0: correct it"),
+        ({"decoder_sparse_step": 0}, "1 to 1000000000 for decoder_sparse_step"),
+        ({"num_hidden_layers": 10_001}, "Expected 1 to 10000 for num_hidden_layers in config.json, found 10001"),
+        ({"num_attention_heads": 0}, "for num_attention_heads in config.json, found 0"),
+        ({"head_dim": None, "hidden_size": 8}, "num_attention_heads=32, in config.json, found hidden_size=8"),
+        ({"hidden_size": "w" * 999}, r"found 'w+\.\.\.w+': correct it"),
+        ({"quantization_config": {**FP8, "weight_block_size": [128]}}, r"two whole numbers for weight_block.*\[128\]"),
+        ({"quantization_config": {**FP8, "weight_block_size": [0, 8]}}, "at least 1 for weight_block_size"),
+        ({"quantization_config": {**FP8, "ignored_layers": [1]}}, r"a list of names for ignored_layers .*found \[1\]"),
+        ({"quantization_config": {**FP8, "modules_to_not_convert": "a"}}, "a list of names for modules_to_not_convert"),
+        ({"quantization_config": {**FP8, "ignore": ["re:("]}}, r"regular expressions after re: .*found 're:\('"),
+        ({"quantization_config": {"quant_method": "awq", "group_size": 8}}, "for bits .*, found None"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "for group_size .*, found None"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 0, "group_size": 8}}, "for bits .*, found 0"),
+        ({"quantization_config": _groups([])}, r"a mapping for weights .*, found \[\]"),
+        ({"quantization_config": _groups({"weights": {"num_bits": 0}})}, "at least 1 for num_bits .*, found 0"),
+        ({"quantization_config": _groups({"weights": {"num_bits": 4, "strategy": "group"}})}, "for group_size .*None"),
+        ({"quantization_config": _groups({"weights": {"num_bits": 8, "strategy": "block"}})}, "for block_structure"),
+        ({"quantization_config": {"quant_method": "compressed-tensors"}}, "a mapping for config_groups"),
     ],
 )
 def test_what_is_wrong_with_a_config_is_said_in_a_sentence(changes: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         sizes({**QWEN3, **changes})
+
+
+@pytest.mark.parametrize(
+    ("config", "split", "sentence"),
+    [
+        (MIXTRAL, Split(gate_on_attention=True), "compute_gate_on_attention needs .*found MixtralForCausalLM"),
+        (MIXTRAL, Split(shared_on_attention=True), "shared_experts_on_attention needs .*exchanges whole MixtralMoE"),
+        (QWEN3, Split(shared_on_attention=True), "shared_on_attention needs a model with shared experts, found none"),
+        (QWEN3, Split(dense_on_attention=True), "dense_on_attention needs a model with layers without experts"),
+        (
+            {**QWEN3, "decoder_sparse_step": 49},
+            Split(gate_on_attention=True),
+            "gate_on_attention needs a model with layers of experts, found none: leave it out",
+        ),
+        (QWEN3, Split(attention_tp=3), "divide the model's 32 attention heads, found 3: give a divisor"),
+        ({**QWEN3, "num_key_value_heads": 3}, Split(attention_tp=2), "the model's 3 key-value heads or be a multiple"),
+    ],
+)
+def test_what_serving_refuses_has_no_sizes(config: dict[str, object], split: Split, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        sizes(config, split)
+
+
+def test_a_cache_element_has_a_byte_or_more() -> None:
+    assert sizes(QWEN3, kv_bytes=1).kv_per_token * 2 == sizes(QWEN3).kv_per_token
+    with pytest.raises(ValueError, match="at least 1 byte per element of the KV cache, found 0"):
+        sizes(QWEN3, kv_bytes=0)
+
+
+def test_router_logits_in_float32_take_twice_the_bytes() -> None:
+    split, wide = Split(gate_on_attention=True), {**V3, "moe_router_dtype": "float32"}
+    more = sizes(wide, split).exchanged_per_token - sizes(V3, split).exchanged_per_token
+    assert more == 58 * 256 * 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "sparse"),
+    [
+        ({}, [1, 2, 3, 4, 5, 6, 7]),
+        ({"moe_layer_start_index": 2, "moe_layer_end_index": 5}, [2, 3, 4, 5]),
+        ({"moe_layer_interval": 2, "moe_layer_start_index": 0, "moe_layer_end_index": -1}, [1, 3, 5, 7]),
+        ({"use_moe": False}, []),
+    ],
+)
+def test_ernie_says_which_layers_have_experts(changes: dict[str, object], sparse: list[int]) -> None:
+    assert [layer for layer in range(8) if is_sparse({**ERNIE, **changes}, layer)] == sparse
+
+
+def test_glm_norms_queries_and_keys_where_asked_to() -> None:
+    without = sizes(GLM4).parameters
+    assert sizes({**GLM4, "use_qk_norm": True}).parameters - without == 48 * 2 * 128
 
 
 def test_zero_ranks_are_refused() -> None:
@@ -164,7 +251,21 @@ def test_the_command_prints_the_sizes(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "KV cache: 98,304 bytes per token on one attention rank" in said
 
 
-@pytest.mark.parametrize("text", [None, "{", "[]"])
+def test_a_wrapped_text_model_has_what_is_said_outside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outer = {"architectures": QWEN3["architectures"], "dtype": "float32", "quantization_config": FP8}
+    (tmp_path / "config.json").write_text(json.dumps({**outer, "text_config": QWEN3}))
+    assert main(["size", str(tmp_path)]) == 0
+    found = sizes({**QWEN3, "torch_dtype": "float32", "quantization_config": FP8})
+    assert f"weights of the whole model: {found.whole:,} bytes" in capsys.readouterr().out
+
+
+def test_only_a_regular_file_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "config.json")
+    assert main(["size", str(tmp_path)]) == 2
+    assert "(not a regular file): download" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]", "[" * 100_000])
 def test_the_command_says_what_it_needs(text: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if text is not None:
         (tmp_path / "config.json").write_text(text)

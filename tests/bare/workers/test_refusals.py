@@ -162,7 +162,8 @@ def test_what_a_block_holds_stays_with_it(key: str) -> None:
     known = load()
     refusals.check_block(known["Qwen3MoeForCausalLM"], config)
     with pytest.raises(
-        ValueError, match=rf"^{key} needs a model whose .*, found GptOssForCausalLM, .*: set it to false"
+        ValueError,
+        match=rf"^{key} needs a model whose .*, found GptOssForCausalLM, of which AFD exchanges whole .*: set it",
     ):
         refusals.check_block(known["GptOssForCausalLM"], config)
 

@@ -32,7 +32,7 @@ def test_every_declared_family_is_proposed_as_declared(arch: str) -> None:
             assert (one == other) if isinstance(one, str) else (sorted(one) == sorted(other)), field.name
 
 
-@pytest.mark.parametrize("arch", ["Qwen3NextForCausalLM", "Llama4ForCausalLM"])
+@pytest.mark.parametrize("arch", ["BailingMoeV3ForCausalLM", "Step3TextForCausalLM"])
 def test_the_written_file_declares_the_proposal(arch: str, tmp_path: Path) -> None:
     assert cli.main(["models", "new", arch, "--write", str(tmp_path)]) == 0
     [file] = tmp_path.iterdir()
@@ -48,7 +48,33 @@ def test_what_cannot_be_declared_says_why_in_one_sentence(capsys: pytest.Capture
         "FFN role would make them too.\n"
     )
     assert cli.main(["models", "new", "Qwen3MoForCausalLM"]) == 2
-    assert "found Qwen3MoForCausalLM: name one as config.json does, such as Qwen3MoeFor" in capsys.readouterr().err
+    assert "found 'Qwen3MoForCausalLM': name one as config.json does, such as Qwen3MoeFor" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (CutError("Expected one thing, found another."), "afd models: Expected one thing, found another.\n"),
+        (RuntimeError("much\nno such kernel\nFor further information visit x"), "found 'no such kernel': correct the"),
+    ],
+)
+def test_a_proof_that_fails_is_a_sentence(
+    error: Exception, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_spec: MoE, _folder: Path) -> list[str]:
+        raise error
+
+    monkeypatch.setattr("afd_models.prove.prove", fail)
+    (tmp_path / "config.json").write_text('{"architectures": ["Step3TextForCausalLM"]}')
+    assert cli.main(["models", "new", "Step3TextForCausalLM", "--config", str(tmp_path)]) == 1
+    found = capsys.readouterr().err
+    assert said in found
+    assert found.count("\n") == 1
+
+
+@pytest.mark.parametrize("arch", ["Lfm2MoeForCausalLM", "LongcatFlashForCausalLM"])
+def test_attention_in_several_places_is_not_proposed(arch: str) -> None:
+    assert propose(arch, SNAPSHOT).spec is None
 
 
 @pytest.mark.usefixtures("distributed")

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
 from afd_models import kept
-from afd_models.keep import NOTHING, Keep
+from afd_models.keep import NOTHING, Keep, check_block
 from afd_models.names import Names
 from afd_models.standins import Absent, RemoteBlock, RemoteExperts, RemoteFFNProxy, StandIn, standing_for
 
@@ -27,9 +27,8 @@ def cut(spec: MoE, role: Role, exchange: Exchange | None, keep: Keep = NOTHING) 
     keep: what attention keeps of the FFNs; the same on both roles.
     ValueError names every declared name that no module has, and what of ``keep`` the family does not allow.
     """
-    _allowed(spec, keep)
+    check_block(spec, keep)
     names = Names(spec.modules)
-    _allowed(spec, keep)
     if role == "attention":
         if exchange is None:
             raise ValueError("Expected an exchange for the attention role's stand-ins, found none.")
@@ -96,17 +95,6 @@ def _choosing(spec: MoE, either: type[StandIn], whole: object, shared: object) -
 
     either.__new__ = choose  # type: ignore[method-assign, assignment]
     return either
-
-
-def _allowed(spec: MoE, keep: Keep) -> None:
-    """ValueError for parts that attention cannot have where the whole block around the experts is remote."""
-    asked = (("compute_gate_on_attention", keep.gate), ("shared_experts_on_attention", keep.shared))
-    key = next((key for key, wanted in asked if wanted and spec.block), None)
-    if key is not None:
-        raise ValueError(
-            f"{key} needs a model whose experts call their gate, found {spec.arch}, of which AFD exchanges whole "
-            f"{spec.block} blocks: set it to false for this model."
-        )
 
 
 def _require(spec: MoE, names: Names, wanted: tuple[str, ...]) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from afd_compat.config import Config
+    from afd_models.spec import MoE
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,17 @@ class Keep:
             gate=config.compute_gate_on_attention,
             shared=config.shared_experts_on_attention,
             dense=config.dense_layers_on_attention,
+        )
+
+
+def check_block(spec: MoE, keep: Keep) -> None:
+    """ValueError for parts that attention cannot have where the whole block around the experts is remote."""
+    asked = (("compute_gate_on_attention", keep.gate), ("shared_experts_on_attention", keep.shared))
+    key = next((key for key, wanted in asked if wanted and spec.block), None)
+    if key is not None:
+        raise ValueError(
+            f"{key} needs a model whose experts call their gate, found {spec.arch}, of which AFD exchanges whole "
+            f"{spec.block} blocks: set it to false for this model."
         )
 
 

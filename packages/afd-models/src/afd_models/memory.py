@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from afd_models.families import load
-from afd_models.pieces import Config, Part, Piece, head_width, is_sparse, kv_heads, number, pieces
+from afd_models.keep import Keep, check_block
+from afd_models.numbers import Config, architectures, head_width, heads, is_sparse, kv_heads, layer_count, number
+from afd_models.pieces import Part, Piece, pieces
 from afd_models.quantization import Quantization, quantization
+from afd_models.spec import MoE
 
 _BYTES: Final = {"float32": 4, "float16": 2, "bfloat16": 2}
 _VOCABULARY_STEP: Final = 64  # vLLM rounds embeddings up to it
@@ -59,34 +63,68 @@ def sizes(config: Config, split: Split | None = None, *, kv_bytes: int | None = 
 
     kv_bytes: of an element of the KV cache, where that is not the model's. ValueError names what is missing.
     """
+    if kv_bytes is not None and kv_bytes < 1:
+        raise ValueError(f"Expected at least 1 byte per element of the KV cache, found {kv_bytes}: give 1 for fp8.")
     chosen, every = split or Split(), tuple(pieces(config))
-    element, quant = _element(config), quantization(config)
-    layers = number(config, "num_hidden_layers")
+    families = [family for arch, family in load().items() if arch in architectures(config)]
+    _check(config, every, chosen, families)
+    element, quant, layers = _element(config), quantization(config), layer_count(config)
     sparse = sum(is_sparse(config, layer) for layer in range(layers))
     exchanges = sparse if chosen.dense_on_attention else layers
     row = 2 * exchanges * number(config, "hidden_size") * element
     if chosen.gate_on_attention:
         gate = next(piece for piece in every if piece.part == "gate")
-        row += sparse * gate.rows * (gate.bytes or element)
+        wide = gate.bytes or (4 if config.get("moe_router_dtype") == "float32" else element)
+        row += sparse * gate.rows * wide
     return Sizes(
         parameters=sum(piece.elements for piece in every if not piece.copy),
         whole=_bytes(every, element, quant, Split(), 1),
-        attention=_bytes(_attention(config, every, chosen), element, quant, chosen, chosen.attention_tp),
+        attention=_bytes(_attention(every, chosen, families), element, quant, chosen, chosen.attention_tp),
         ffn=_bytes(_ffn(every, chosen), element, quant, chosen, chosen.ffn_tp),
-        kv_per_token=layers * _kv_elements(config, chosen.attention_tp) * (kv_bytes or element),
+        kv_per_token=layers * _kv_elements(config, chosen.attention_tp) * (element if kv_bytes is None else kv_bytes),
         exchanges=exchanges,
         exchanged_per_token=row,
     )
 
 
-def _attention(config: Config, every: Iterable[Piece], split: Split) -> Iterable[Piece]:
+#: (where attention may keep it, the part that a model must have for that, what such a model has).
+_KEPT: Final[tuple[tuple[str, Part, str], ...]] = (
+    ("gate_on_attention", "gate", "layers of experts"),
+    ("shared_on_attention", "shared", "shared experts"),
+    ("dense_on_attention", "dense", "layers without experts"),
+)
+
+
+def _check(config: Config, every: Iterable[Piece], split: Split, families: Iterable[MoE]) -> None:
+    """ValueError for a split that serving the model would refuse."""
+    for family in families:
+        check_block(family, Keep(gate=split.gate_on_attention, shared=split.shared_on_attention))
+    parts = {piece.part for piece in every}
+    for name, part, what in _KEPT:
+        if getattr(split, name) and part not in parts:
+            raise ValueError(f"{name} needs a model with {what}, found none: leave it out for this model.")
+    _check_heads(config, split.attention_tp)
+
+
+def _check_heads(config: Config, ranks: int) -> None:
+    """ValueError where vLLM cannot give each rank as many heads."""
+    if heads(config) % ranks:
+        raise ValueError(
+            f"Expected attention_tp to divide the model's {heads(config)} attention heads, found {ranks}: give a "
+            "divisor."
+        )
+    if config.get("kv_lora_rank") is None and kv_heads(config) % ranks and ranks % kv_heads(config):
+        raise ValueError(
+            f"Expected attention_tp to divide the model's {kv_heads(config)} key-value heads or be a multiple of them, "
+            f"found {ranks}: give such a number."
+        )
+
+
+def _attention(every: Iterable[Piece], split: Split, families: Iterable[MoE]) -> Iterable[Piece]:
     """What an attention rank holds: the gate too, which native blocks build, unless whole blocks are exchanged."""
     parts: set[Part] = _kept(split)
     parts.update(("embedding", "attention"))
-    architectures = config.get("architectures")
-    families = load()
-    known = [families[arch] for arch in architectures if arch in families] if isinstance(architectures, list) else []
-    if not any(family.block for family in known):
+    if not any(family.block for family in families):
         parts.add("gate")
     return (piece for piece in every if piece.part in parts)
 
@@ -142,5 +180,7 @@ def _kv_elements(config: Config, ranks: int) -> int:
 def _element(config: Config) -> int:
     name = str(config.get("torch_dtype") or config.get("dtype") or "bfloat16").removeprefix("torch.")
     if name not in _BYTES:
-        raise ValueError(f"Expected a dtype of {', '.join(_BYTES)} in config.json, found {name!r}: correct it.")
+        raise ValueError(
+            f"Expected a dtype of {', '.join(_BYTES)} in config.json, found {reprlib.repr(name)}: correct it."
+        )
     return _BYTES[name]

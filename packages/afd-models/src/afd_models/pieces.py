@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Config = Mapping[str, object]
+from afd_models.numbers import Config, architectures, head_width, heads, is_sparse, kv_heads, layer_count, number
+
 Part = Literal["embedding", "attention", "gate", "shared", "dense", "experts"]
 Split = Literal["rows", "columns", "whole"]
 
@@ -41,13 +42,15 @@ class Piece:
 class Traits:
     """What a family's config.json leaves to its code.
 
-    norms: of queries and keys, per "head" or over "all" heads at once. qkv_bias: the key that says so, or "always".
+    norms: of queries and keys, per "head" or over "all" heads at once; norms_key: the key that asks for them, empty
+    where they always are. qkv_bias: the key that says so, or "always".
     routing_bias: the same for the gate's correction bias. gate_bytes: of an element of the gate where it is not the
     model's. gate_bias: the gate, attention's output and all experts have
     biases, and each head a sink.
     """
 
     norms: Literal["", "head", "all"] = ""
+    norms_key: str = ""
     qkv_bias: str = ""
     routing_bias: str = ""
     gate_bytes: int | None = None
@@ -59,7 +62,9 @@ TRAITS: Final[Mapping[str, Traits]] = {
     "DeepseekV2ForCausalLM": Traits(routing_bias="noaux_tc"),
     "DeepseekV3ForCausalLM": Traits(routing_bias="noaux_tc"),
     "Ernie4_5_MoeForCausalLM": Traits(routing_bias="always", gate_bytes=4),
-    "Glm4MoeForCausalLM": Traits(norms="head", qkv_bias="attention_bias", routing_bias="always", gate_bytes=4),
+    "Glm4MoeForCausalLM": Traits(
+        norms="head", norms_key="use_qk_norm", qkv_bias="attention_bias", routing_bias="always", gate_bytes=4
+    ),
     "GptOssForCausalLM": Traits(qkv_bias="attention_bias", gate_bias=True),
     "GraniteMoeForCausalLM": Traits(),
     "Llama4ForCausalLM": Traits(),
@@ -76,59 +81,22 @@ _WIDTH: Final = ("moe_intermediate_size", "intermediate_size")
 _DENSE_WIDTH: Final = ("intermediate_size_mlp", "intermediate_size")
 
 
-def number(config: Config, *keys: str, default: int | None = None) -> int:
-    """The first of `keys` that is there and not null; ValueError when that is no whole number, or none is there."""
-    for key in keys:
-        value = config.get(key)
-        if isinstance(value, int):
-            return value
-        if value is not None:
-            raise ValueError(f"Expected a whole number for {key} in config.json, found {value!r}: correct it.")
-    if default is None:
-        raise ValueError(
-            f"Expected {' or '.join(keys)} in config.json, found neither: give the model's own config.json."
-        )
-    return default
-
-
 def traits(config: Config) -> Traits:
     """ValueError for an architecture whose parameters are not known here."""
-    architectures = config.get("architectures")
-    names = [str(each) for each in architectures] if isinstance(architectures, list) else []
+    names = architectures(config)
+    found = ", ".join(names)[:100] or "no architecture"
     for name in names:
         if name in TRAITS:
             return TRAITS[name]
     raise ValueError(
-        f"Expected a model whose sizes are known ({', '.join(TRAITS)}), found {', '.join(names) or 'no architecture'}: "
+        f"Expected a model whose sizes are known ({', '.join(TRAITS)}), found {found}: "
         "give one of these, or add its traits to afd_models/pieces.py."
     )
 
 
-def is_sparse(config: Config, layer: int) -> bool:
-    """Whether a decoder layer has experts."""
-    dense = config.get("mlp_only_layers")
-    if isinstance(dense, list) and layer in dense:
-        return False
-    if layer < number(config, "first_k_dense_replace", "moe_layer_start_index", default=0):
-        return False
-    if layer % number(config, "moe_layer_freq", default=1):
-        return False
-    return (layer + 1) % number(config, "decoder_sparse_step", "interleave_moe_layer_step", default=1) == 0
-
-
-def head_width(config: Config) -> int:
-    """Elements of one attention head."""
-    return number(config, "head_dim", default=number(config, "hidden_size") // number(config, "num_attention_heads"))
-
-
-def kv_heads(config: Config) -> int:
-    """Key-value heads of grouped-query attention."""
-    return number(config, "num_key_value_heads", "num_attention_heads")
-
-
 def pieces(config: Config) -> Iterator[Piece]:
     """Every parameter of the model, without draft layers."""
-    family, hidden, layers = traits(config), number(config, "hidden_size"), number(config, "num_hidden_layers")
+    family, hidden, layers = traits(config), number(config, "hidden_size"), layer_count(config)
     vocabulary = number(config, "vocab_size")
     yield Piece("model.embed_tokens", "embedding", vocabulary, hidden, split="rows")
     if not config.get("tie_word_embeddings"):
@@ -147,14 +115,14 @@ def pieces(config: Config) -> Iterator[Piece]:
 
 def _grouped(config: Config, family: Traits, layer: str) -> Iterator[Piece]:
     hidden, path = number(config, "hidden_size"), f"{layer}.self_attn"
-    count, width, shared = number(config, "num_attention_heads"), head_width(config), kv_heads(config)
+    count, width, shared = heads(config), head_width(config), kv_heads(config)
     yield Piece(f"{path}.q_proj", "attention", count * width, hidden, split="rows", quantizable=True)
     yield Piece(f"{path}.k_proj", "attention", shared * width, hidden, 2, "rows", width, quantizable=True)
     yield Piece(f"{path}.o_proj", "attention", hidden, count * width, split="columns", quantizable=True)
     if family.qkv_bias == "always" or config.get(family.qkv_bias):
         yield Piece(f"{path}.q_proj", "attention", count * width, split="rows")
         yield Piece(f"{path}.k_proj", "attention", shared * width, count=2, split="rows", unit=width)
-    if family.norms == "head" and config.get("use_qk_norm", True):
+    if family.norms == "head" and (not family.norms_key or config.get(family.norms_key)):
         yield Piece(f"{path}.qk_norm", "attention", width, count=2)
     if family.norms == "all":
         yield Piece(f"{path}.q_norm", "attention", count * width, split="rows")
@@ -166,9 +134,9 @@ def _grouped(config: Config, family: Traits, layer: str) -> Iterator[Piece]:
 
 def _latent(config: Config, layer: str) -> Iterator[Piece]:
     hidden, path = number(config, "hidden_size"), f"{layer}.self_attn"
-    count, lora = number(config, "num_attention_heads"), number(config, "kv_lora_rank")
+    count, lora = heads(config), number(config, "kv_lora_rank")
     rope, nope, value = (number(config, key) for key in ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"))
-    rank = number(config, "q_lora_rank", default=0)
+    rank = number(config, "q_lora_rank", default=0, least=0)
     if rank:
         yield Piece(f"{path}.q_a_proj", "attention", rank, hidden, quantizable=True)
         yield Piece(f"{path}.q_a_layernorm", "attention", rank)
@@ -191,8 +159,8 @@ def _sparse(config: Config, family: Traits, layer: str) -> Iterator[Piece]:
         yield Piece(f"{path}.router", "gate", count)
         yield Piece(f"{path}.experts", "experts", 2 * width, count=count, split="rows", unit=2)
         yield Piece(f"{path}.experts", "experts", hidden, count=count)
-    shared = number(config, "n_shared_experts", "moe_num_shared_experts", default=0) * width
-    shared = shared or number(config, "shared_expert_intermediate_size", default=0)
+    shared = number(config, "n_shared_experts", "moe_num_shared_experts", default=0, least=0) * width
+    shared = shared or number(config, "shared_expert_intermediate_size", default=0, least=0)
     if "interleave_moe_layer_step" in config:
         shared = width  # Llama-4 has one always
     if shared:

@@ -87,7 +87,7 @@ def _ffn(spec: MoE, model: nn.Module, stages: tuple[Stage, ...], keep: Keep) -> 
         yield from (f"{path} calls a gate, which is attention's" for path in held)
     if keep.shared:
         names = [name for name, _ in model.named_parameters() if "shared_expert" in name]
-        alone = (name for name in names if not any(part in name for part in spec.overlap))
+        alone = (name for name in names if not spec.overlaps(name))
         yield from (f"there is a parameter {name}, which is attention's" for name in alone)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -31,7 +32,7 @@ def locate(arch: str, snapshot: Snapshot) -> str:
     if arch not in known:
         close = difflib.get_close_matches(arch, known, n=3)
         raise ValueError(
-            f"Expected an architecture of vLLM {snapshot.version or 'of no stated version'}, found {arch}: "
+            f"Expected an architecture of vLLM {snapshot.version or 'of no stated version'}, found {arch!r}: "
             f"name one as config.json does{', such as ' + ' or '.join(close) if close else ''}."
         )
     return known[arch]
@@ -65,7 +66,8 @@ def propose(arch: str, snapshot: Snapshot) -> Proposal:
     dense = tuple(dict.fromkeys((*(name for name in layer.made[layer.ffn] if name != layer.block), *block.shared)))
     also = file.bases(arch)
     normed = [name for each in (file, *(File(other, snapshot) for other in also)) for name in norms(each, layer.name)]
-    missing = tuple(_missing(module, attention, normed))
+    further = tuple(dict.fromkeys(each.name for _, each in found if each.name != layer.name))
+    missing = (*_missing(file, attention, normed), *_further(module, layer.name, further))
     spec = MoE(
         arch=arch,
         module=module,
@@ -83,13 +85,26 @@ def propose(arch: str, snapshot: Snapshot) -> Proposal:
     return Proposal(None if missing else spec, missing)
 
 
+#: What holds several modules, attention among others.
+_CONTAINERS = ("ModuleDict", "ModuleList", "Sequential")
+
+
 def _attends(attribute: str) -> bool:
     return ("attn" in attribute or "attention" in attribute) and "norm" not in attribute
 
 
-def _missing(module: str, attention: tuple[str, ...], normed: list[str]) -> Iterator[str]:
+def _further(module: str, proposed: str, further: tuple[str, ...]) -> Iterator[str]:
+    if further:
+        yield f"{module} also has experts in {', '.join(further)}, which a declaration made from {proposed} leaves out."
+
+
+def _missing(file: File, attention: tuple[str, ...], normed: list[str]) -> Iterator[str]:
+    module = file.name
     if not attention:
         yield f"No attribute of a decoder layer of {module} is named after attention."
+    for name in attention:
+        if name.rpartition(".")[2] in _CONTAINERS:
+            yield f"{module} makes attention as a {name} of several, which is no class of attention to leave out."
     for name in dict.fromkeys(normed):
         if "." in name:
             yield f"{module} makes norms as {name}, no name of its own, so that the FFN role would make them too."
@@ -102,7 +117,13 @@ def _overlap(block: Block) -> tuple[str, ...]:
 
 def _range(version: str | None) -> str:
     """The one minor release that was looked at."""
-    major, minor = (int(part) for part in (version or "0.0").split(".")[:2])
+    stated = re.match(r"(\d+)\.(\d+)", version or "")
+    if stated is None:
+        raise ValueError(
+            f"Expected a vLLM that states its version, found {version!r}: install a release of the vLLM that is to be "
+            "declared."
+        )
+    major, minor = (int(part) for part in stated.groups())
     return f">={major}.{minor},<{major}.{minor + 1}"
 
 

@@ -36,7 +36,7 @@ def prove(spec: MoE, folder: Path) -> Iterator[str]:
     yield from (f"{role}: {sum(p.numel() for p in own.values())} parameters" for role, own in held.items())
     attention, ffn = held["attention"], held["ffn"]
     neither = sorted(set(whole) - set(attention) - set(ffn))
-    both = sorted(n for n in set(attention) & set(ffn) if not any(f".{part}." in n for part in spec.overlap))
+    both = sorted(n for n in set(attention) & set(ffn) if not spec.overlaps(n))
     differ = sorted(n for own in (attention, ffn) for n, value in own.items() if not _same(value, whole.get(n)))
     for names, wrong in ((neither, "in neither part"), (both, "in both parts"), (differ, "unlike the whole model's")):
         if names:

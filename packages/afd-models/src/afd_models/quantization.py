@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -43,40 +44,81 @@ def quantization(config: Config) -> Quantization | None:
     if given is None:
         return None
     if not isinstance(given, dict):
-        raise ValueError(f"Expected a mapping for quantization_config, found {given!r}: correct config.json.")
-    method = given.get("quant_method")
-    ignored = tuple(str(each) for key in _IGNORED for each in given.get(key) or ())
+        raise _wrong("a mapping for quantization_config", given)
+    method, ignored = given.get("quant_method"), _ignored(given)
     if method == "fp8":
-        return Quantization(8, _pair(given.get("weight_block_size")), 4, ignored=ignored)
+        block = given.get("weight_block_size")
+        return Quantization(8, (0, 0) if block is None else _pair("weight_block_size", block), 4, ignored=ignored)
     if method in ("awq", "gptq"):
-        bits, group = given.get("bits"), given.get("group_size")
-        if isinstance(bits, int) and isinstance(group, int):
-            return Quantization(bits, (1, max(group, 0)), 2, bits, ignored)
+        bits = _whole("bits", given.get("bits"))
+        return Quantization(bits, (1, _group(given)), 2, bits, ignored)
     if method == "compressed-tensors":
         return _compressed(given, ignored)
     raise ValueError(
-        f"Expected quant_method fp8, awq, gptq or compressed-tensors with its sizes, found {method!r}: sizes of such a "
+        f"Expected quant_method fp8, awq, gptq or compressed-tensors, found {reprlib.repr(method)}: sizes of such a "
         "checkpoint are not known here."
     )
 
 
 def _compressed(given: Mapping[str, object], ignored: tuple[str, ...]) -> Quantization:
     groups = given.get("config_groups")
-    weights = [each.get("weights") for each in groups.values()] if isinstance(groups, dict) else []
-    if len(weights) != 1 or not isinstance(weights[0], dict) or not isinstance(weights[0].get("num_bits"), int):
-        raise ValueError("Expected one config group with num_bits of its weights, found others: not known here.")
-    one = weights[0]
-    if one.get("strategy") == "block":
-        block = _pair(one.get("block_structure"))
-    elif one.get("strategy") == "group":
-        block = (1, int(one["group_size"]))
+    if not isinstance(groups, dict):
+        raise _wrong("a mapping for config_groups of quantization_config", groups)
+    if len(groups) != 1:
+        raise ValueError(
+            f"Expected one group in config_groups of quantization_config, found {len(groups)}: sizes of such a "
+            "checkpoint are not known here."
+        )
+    [group] = groups.values()
+    weights = group.get("weights") if isinstance(group, dict) else None
+    if not isinstance(weights, dict):
+        raise _wrong("a group with a mapping for weights in config_groups of quantization_config", group)
+    bits, strategy = _whole("num_bits", weights.get("num_bits")), weights.get("strategy")
+    if strategy == "block":
+        block = _pair("block_structure", weights.get("block_structure"))
+    elif strategy == "group":
+        block = (1, _group(weights))
     else:
-        block = (1, 0) if one.get("strategy") == "channel" else (0, 0)
-    return Quantization(one["num_bits"], block, 4 if one["num_bits"] == 8 else 2, ignored=ignored)
+        block = (1, 0) if strategy == "channel" else (0, 0)
+    return Quantization(bits, block, 4 if bits == 8 else 2, ignored=ignored)
 
 
-def _pair(value: object) -> tuple[int, int]:
-    return (int(value[0]), int(value[1])) if isinstance(value, list) else (0, 0)
+def _ignored(given: Mapping[str, object]) -> tuple[str, ...]:
+    """Names and patterns of all keys, the patterns known to be some."""
+    found: list[str] = []
+    for key in _IGNORED:
+        listed = given.get(key) or []
+        if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
+            raise _wrong(f"a list of names for {key} of quantization_config", listed)
+        found += listed
+    for pattern in (each for each in found if each.startswith("re:")):
+        try:
+            re.compile(pattern[3:])
+        except (re.error, OverflowError, RecursionError) as error:
+            raise _wrong("regular expressions after re: in quantization_config", pattern) from error
+    return tuple(found)
+
+
+def _group(given: Mapping[str, object]) -> int:
+    """Columns that share a scale, 0 for all of them, which checkpoints call -1."""
+    found = given.get("group_size")
+    return 0 if found == -1 else _whole("group_size", found)
+
+
+def _pair(key: str, value: object) -> tuple[int, int]:
+    if not isinstance(value, list) or len(value) != 2:
+        raise _wrong(f"two whole numbers for {key} of quantization_config", value)
+    return _whole(key, value[0]), _whole(key, value[1])
+
+
+def _whole(key: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise _wrong(f"a whole number of at least 1 for {key} of quantization_config", value)
+    return value
+
+
+def _wrong(expected: str, found: object) -> ValueError:
+    return ValueError(f"Expected {expected}, found {reprlib.repr(found)}: correct config.json.")
 
 
 def _matches(pattern: str, path: str) -> bool:

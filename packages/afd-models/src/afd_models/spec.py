@@ -22,7 +22,7 @@ class MoE:
         FFN role; empty where the block hands its gate to the experts.
     ffn: attribute of a decoder layer that holds its FFN. inner: attribute of a sparse FFN that holds the experts.
     unused: names that the FFN role does not build either (norms, embeddings, LM head).
-    overlap: parameter-name parts that both roles hold on purpose.
+    overlap: parameter-name parts that both roles hold on purpose; none where a block is exchanged as a whole.
     vllm: tested range of vLLM releases.
     """
 
@@ -54,6 +54,10 @@ class MoE:
     def archs(self) -> tuple[str, ...]:
         """All architecture names that this declaration serves."""
         return (self.arch, *self.aliases)
+
+    def overlaps(self, parameter: str) -> bool:
+        """Whether both roles hold this parameter on purpose."""
+        return not self.block and any(f".{part}." in parameter for part in self.overlap)
 
 
 @dataclass(frozen=True, slots=True)

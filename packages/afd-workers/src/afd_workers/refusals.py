@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from afd_models import keep
 from afd_workers import features
 
 if TYPE_CHECKING:
@@ -73,12 +74,7 @@ def check_on(needed: Iterable[tuple[str, object, str]], options: EngineArgs | Op
 
 def check_block(spec: MoE, config: Config) -> None:
     """ValueError for parts of an FFN that attention cannot keep, since the model's block is exchanged as a whole."""
-    for key in ("compute_gate_on_attention", "shared_experts_on_attention"):
-        if spec.block and getattr(config, key):
-            raise ValueError(
-                f"{key} needs a model whose experts call their gate, found {spec.arch}, whose block calls it and is "
-                "exchanged as a whole: set it to false for this model."
-            )
+    keep.check_block(spec, keep.Keep.of(config))
 
 
 def check_kernels(quantization: str | None, *, amx: bool) -> None:

@@ -28,6 +28,15 @@ def load() -> Mapping[str, MoE]:
     return found
 
 
+def declared_in(arch: str) -> str | None:
+    """The file that declares ``arch``, None where none does."""
+    for file in _files():
+        model: MoE | None = getattr(file, "MODEL", None)
+        if model is not None and arch in model.archs:
+            return f"{file.__name__.replace('.', '/')}.py"
+    return None
+
+
 def refused() -> Mapping[str, Refused]:
     """Architecture name -> why it is not carried, from every ``REFUSED`` in this folder."""
     entries: Iterator[Refused] = (entry for file in _files() for entry in getattr(file, "REFUSED", ()))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
+import reprlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,6 +57,11 @@ def propose(options: argparse.Namespace, _rest: tuple[str, ...]) -> int:
     from afd_compat.source import Tree
     from afd_models import propose as proposing
 
+    _check_new(options.arch)
+    if options.write is not None and not options.write.is_dir():
+        raise ValueError(f"Expected a folder that exists for --write, found {str(options.write)!r}: create it first.")
+    if options.config is not None:
+        _check_config(options.arch, options.config)
     if Tree().read("vllm") is None:
         raise ValueError("Expected an installed vLLM to look at, found none: install the one that is to be declared.")
     proposal = proposing.propose(options.arch, Snapshot(Tree()))
@@ -79,10 +86,55 @@ def file_name(arch: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower()
 
 
-def _check(spec: MoE, folder: Path) -> int:
-    if not (folder / "config.json").is_file():
+def _check_new(arch: str) -> None:
+    """ValueError for an architecture that is declared, or refused."""
+    from afd_models.families import declared_in, refused
+
+    file, without = declared_in(arch), refused().get(arch)
+    if file is not None:
+        raise ValueError(
+            f"Expected an architecture without a declaration, found {arch}, declared in {file}: edit or remove it."
+        )
+    if without is not None:
+        raise ValueError(without.sentence(arch))
+
+
+def _check_config(arch: str, folder: Path) -> None:
+    """ValueError unless ``folder`` has a checkpoint of ``arch``."""
+    file = folder / "config.json"
+    if not file.is_file():
         raise ValueError(f"Expected a checkpoint with a config.json in {folder}, found none: name a small one.")
+    try:
+        config = json.loads(file.read_text())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"Expected JSON in {file}, found none ({error}): name a checkpoint's folder.") from error
+    found = config.get("architectures") if isinstance(config, dict) else config
+    if not isinstance(config, dict) or not isinstance(found, list) or arch not in found:
+        raise ValueError(
+            f"Expected {arch} among the architectures in {file}, found {reprlib.repr(found)}: name a checkpoint of "
+            "that architecture."
+        )
+
+
+def _check(spec: MoE, folder: Path) -> int:
+    from afd_models.postconditions import CutError
     from afd_models.prove import prove
 
-    sys.stdout.writelines(f"{line}\n" for line in prove(spec, folder))
+    try:
+        sys.stdout.writelines(f"{line}\n" for line in prove(spec, folder))
+    except CutError as error:
+        sys.stderr.write(f"afd models: {error}\n")
+        return 1
+    except Exception as error:  # noqa: BLE001 - whatever vLLM raises where a model does not fit it
+        sys.stderr.write(
+            f"afd models: Expected vLLM to build {spec.arch} and its parts from {folder}, found {_last(error)!r}: "
+            "correct the checkpoint or the declaration.\n"
+        )
+        return 1
     return 0
+
+
+def _last(error: Exception) -> str:
+    """The last line that says something; pydantic ends with where to read on."""
+    lines = [line.strip() for line in str(error).splitlines() if not line.strip().startswith("For further information")]
+    return next((line for line in reversed(lines) if line), type(error).__name__)

@@ -50,8 +50,10 @@ def run(options: argparse.Namespace, _rest: tuple[str, ...]) -> int:
 def _config(model: Path) -> dict[str, object]:
     file = model / "config.json" if model.is_dir() else model
     try:
+        if file.exists() and not file.is_file():  # a pipe or device may never end
+            raise ValueError("not a regular file")
         config = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(
             f"Expected a model's folder or its config.json, found {str(model)!r} ({error}): download the model's "
             "config.json and give its folder."
@@ -61,7 +63,17 @@ def _config(model: Path) -> dict[str, object]:
             f"Expected a mapping in {file}, found {type(config).__name__}: give the model's own config.json."
         )
     nested = config.get("text_config")
-    return {**nested, "architectures": config.get("architectures")} if isinstance(nested, dict) else config
+    return _text(config, nested) if isinstance(nested, dict) else config
+
+
+def _text(outer: dict[str, object], nested: dict[str, object]) -> dict[str, object]:
+    """A wrapped text model's part of config.json, with what is said of all parts at once."""
+    said = {
+        "architectures": outer.get("architectures"),
+        "quantization_config": outer.get("quantization_config"),
+        "torch_dtype": outer.get("torch_dtype") or outer.get("dtype"),
+    }
+    return {**nested, **{key: value for key, value in said.items() if value is not None}}
 
 
 def _lines(found: Sizes) -> list[str]:
