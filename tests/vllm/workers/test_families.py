@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,13 +86,15 @@ def _apart(one: list[torch.Tensor], other: list[torch.Tensor]) -> float:
 def _transformers(model: Path, dtype: torch.dtype) -> list[torch.Tensor]:
     """Log-probabilities [positions, vocabulary] of every prompt."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES, model_type_to_module_name
 
-    # vLLM has configurations of its own for some families, without the token that transformers asks for.
-    stated = {"pad_token_id": None, **json.loads((model / "config.json").read_text())}
+    stated = json.loads((model / "config.json").read_text())
     if stated["model_type"] == "kimi_k2":
         stated["model_type"] = "deepseek_v3"  # as vLLM reads it; transformers has no name for it
-    config = AutoConfig.for_model(**stated)
+    # By its module: where a test of this process imported vLLM, its own classes answer for some names.
+    module = import_module(f"transformers.models.{model_type_to_module_name(stated['model_type'])}")
+    config = getattr(module, CONFIG_MAPPING_NAMES[stated["model_type"]])(**stated)
     built = AutoModelForCausalLM.from_pretrained(model, config=config, dtype=dtype)
     with torch.inference_mode():
         return [built(torch.tensor([prompt])).logits[0, :-1].float().log_softmax(-1) for prompt in PROMPTS]
