@@ -47,7 +47,11 @@ def markdown() -> str:
         arch, spec = find([str(each) for each in _list(toy.config["architectures"])])
         sizes = (f"{each:,}" for each in role_sizes(toy, spec))
         rows.append((f"`{arch}`", name, *sizes, _parity(name, toy), TESTED.get(name, "")))
-    declared = {arch: f"`{arch}`: `{spec.module}`, vLLM `{spec.vllm}`" for arch, spec in load().items()}
+    shown = {str(arch) for toy in FAMILIES.values() for arch in _list(toy.config["architectures"])}
+    declared = {
+        arch: f"`{arch}`: `{spec.module}`, vLLM `{spec.vllm}`" + ("" if arch in shown else "; no toy, never run")
+        for arch, spec in load().items()
+    }
     lines = [heads, ("---",) * len(heads), *rows]
     return (
         HEAD
