@@ -52,9 +52,9 @@ def runs(request: pytest.FixtureRequest, checkpoint: Checkpoint, tmp_path_factor
     ],
 )
 def test_roles_that_keep_different_parts_do_not_agree(tmp_path: Path, key: str, fact: str) -> None:
-    model = SimpleNamespace(hf_config=SimpleNamespace(to_dict=dict), model=str(tmp_path))
+    model = SimpleNamespace(model=str(tmp_path))
     plain, other = (
-        links._facts(model, Config.parse({"role": "ffn", **section}, {}), Shape(4, 8, "bfloat16", 3))
+        links._facts(model, Config.parse({"role": "ffn", **section}, {}), Shape(4, 8, "bfloat16", 3), {})
         for section in ({}, {key: True})
     )
     assert plain.difference(other) == (fact, "ffn", "attention")
