@@ -172,6 +172,7 @@ def options(**changes: object) -> argparse.Namespace:
         ({"port": 8000, "host": "999.1.1.1"}, (), r"found 999\.1\.1\.1:8000 taken or not an address of this host"),
         ({}, ("--model", "other"), r"hand on, found --model: name the model once"),
         ({}, ("--uds=/tmp/x",), r"hand on, found --uds=/tmp/x: use --host and --port"),
+        ({}, ("--config", "/tmp/x.yaml"), r"found --config: write the options of that file on the command line"),
         ({"model": "~nouser/x"}, (), r"or a checkpoint folder, found '~nouser/x' \(.*home directory\): correct it"),
         ({"model": "m" * 300}, (), r"or a checkpoint folder, found 'm{60}\.\.\.' \(File name too long\): correct it"),
         ({}, ("--additional-config.foo=1",), r"one JSON object after --additional-config, found .*\.foo: write its k"),

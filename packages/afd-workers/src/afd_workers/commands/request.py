@@ -23,6 +23,7 @@ MAX_RANKS = 64  # of one host; more is a slip of the finger
 REFUSED: Mapping[str, str] = {
     "--model": "name the model once, as the first argument",
     "--uds": "use --host and --port",
+    "--config": "write the options of that file on the command line",  # vLLM would read ones that AFD sets or checks
     "--": "leave it out, what follows would be no options",
 }
 _DATA_PARALLEL = ("--data-parallel", "-dp")
