@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from vllm.v1.worker.worker_base import CompilationTimes
 
     from afd_compat.config import Config
+    from afd_connectors.shape import Shape
     from afd_workers.loop import Source
 
 
@@ -117,13 +118,21 @@ class FFNWorker(FFNRole, Worker):
         self.model_runner.jit_warmup_registry.warmup()
         with self._computing():
             like = torch.zeros((rows, shape.hidden), dtype=self.vllm_config.model_config.dtype, device=self.device)
-            warm_up(self._replay, exchanged, like)
+            warm_up(self._replay, exchanged, like, self._routers(shape, rows))
         port = connector.open_ffn()
         if not isinstance(port, SteppedFFNPort):
             port.close()
             raise ValueError(f"AFD on CUDA needs a connector that serves whole steps, found {connector.name!r}.")
         self._steps = StepSource(port, self._replay, set(range(shape.layers)) - set(exchanged))
         return self._steps
+
+    def _routers(self, shape: Shape, rows: int) -> Mapping[int, Sequence[torch.Tensor]]:
+        """For `warm_up`: a gate on attention answers in the model's dtype or in float32."""
+        if not shape.router:
+            return {}
+        dtypes = dict.fromkeys((self.vllm_config.model_config.dtype, torch.float32))
+        like = [torch.zeros((rows, shape.router), dtype=each, device=self.device) for each in dtypes]
+        return {stage.layer: like for stage in self._stages if not stage.whole}
 
     @contextmanager
     def _computing(self) -> Iterator[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from afd_workers.cuda_pace import Pace
 from afd_workers.dbo_ffn import Overlapped
 from afd_workers.graphs import Call, Steps
 from afd_workers.loop import IDLE_CHECK_S
+from afd_workers.team import Compute
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,14 +51,9 @@ class Recorder:
 
 
 class StepSource:
-    """See loop.Source; serves the steps of a port. compute: (layer, [rows, hidden]) -> the stage's output.
+    """See loop.Source; serves the steps of a port. local: layers that attention does not exchange."""
 
-    local: layers that attention does not exchange.
-    """
-
-    def __init__(
-        self, port: SteppedFFNPort, compute: Callable[[int, Tensor], Tensor], local: Container[int] = ()
-    ) -> None:
+    def __init__(self, port: SteppedFFNPort, compute: Compute, local: Container[int] = ()) -> None:
         self._port, self._compute, self._local = port, compute, local
         self._overlapped = Overlapped(port, compute, local)
         recorder = Recorder()
@@ -99,7 +95,7 @@ class StepSource:
         for layer, stage in gathered.exchanges(port.layers, self._local):
             work = port.take(gathered, layer, stage)
             if work is not None:
-                port.send(work, compute(layer, work.hidden))
+                port.send(work, compute(layer, work.hidden, work.router))
 
     def _drain(self) -> None:
         """Waits until the device has let go of graphs that are about to be dropped; their transfers have ended."""
@@ -123,8 +119,10 @@ def own_stream(device: torch.device) -> Iterator[None]:
         yield
 
 
-def warm_up(compute: Callable[[int, Tensor], Tensor], layers: Sequence[int], like: Tensor) -> None:
+def warm_up(compute: Compute, layers: Sequence[int], like: Tensor, routers: Mapping[int, Sequence[Tensor]]) -> None:
     """Runs each of ``layers`` with the most rows there can be, then with fewer.
+
+    like: as many rows of hidden states; routers: by layer, as many rows of logits in each dtype that they may have.
 
     vLLM's workspace grows by being freed, which graphs that were captured with it would not survive: so it has its
     final size before any is captured, and is kept from growing. Other kernels serve fewer rows, and a standby that
@@ -135,7 +133,8 @@ def warm_up(compute: Callable[[int, Tensor], Tensor], layers: Sequence[int], lik
     rows = like.shape[0]
     while rows:
         for layer in layers:
-            compute(layer, like[:rows])
+            for router in routers.get(layer, (None,)):
+                compute(layer, like[:rows], None if router is None else router[:rows])
         rows //= 2
     torch.cuda.current_stream().synchronize()
     lock_workspace()
