@@ -16,8 +16,10 @@ from afd_workers.cuda_attention import announce_replays
 from afd_workers.cuda_failover import Failover
 from afd_workers.cuda_ffn import StepSource, own_stream, warm_up
 from afd_workers.cuda_recapture import Graphs
+from afd_workers.cuda_team import DeviceFollower, DeviceLead, Together
 from afd_workers.dbo_attention import Overlap, overlap_of
 from afd_workers.ffn import FFNRole
+from afd_workers.team import Follower
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
@@ -55,7 +57,11 @@ class AttentionWorker(AttentionRole, Worker):
         with self._overlap.building:
             super().initialize_from_config(kv_cache_config)
         announce_replays(self.model_runner.cudagraph_manager, self._exchange, self._per_step)
-        if isinstance(self._port, DeviceAttentionPort):
+        # Of a tensor-parallel group only the first rank's outputs are read, and only it exchanges rows.
+        if (
+            isinstance(self._port, DeviceAttentionPort)
+            and links.placement(self.vllm_config.parallel_config).tp_rank == 0
+        ):
             config = links.section(self.vllm_config)
             graphs = Graphs(
                 self.model_runner, self._port, torch.cuda.graph_pool_handle, config.timeout_s, config.recovery_timeout_s
@@ -105,25 +111,34 @@ class FFNWorker(FFNRole, Worker):
     """FFN on CUDA."""
 
     _steps: StepSource | None = None
+    _kinds = DeviceLead, DeviceFollower
 
     def ffn_figures(self) -> dict[str, float]:
         """How many steps ran eagerly, were captured, replayed and missing; for vLLM's ``collective_rpc``."""
         return {} if self._steps is None else self._steps.figures()
 
     def _source(self, config: Config) -> Source:
-        """See FFNRole; the port listens once nothing is left that could change what graphs are captured with."""
+        """See FFNRole; the port listens once nothing is left that could change what graphs are captured with.
+
+        All processes of this rank warm up together: what they compute adds their parts up.
+        """
         connector = self._connector(config)
         shape = connector.shape
         rows, exchanged = shape.tokens * len(connector.layout.peers), [stage.layer for stage in self._stages]
         self.model_runner.jit_warmup_registry.warmup()
-        with self._computing():
+        with self._forward_context():
             like = torch.zeros((rows, shape.hidden), dtype=self.vllm_config.model_config.dtype, device=self.device)
             warm_up(self._replay, exchanged, like, self._routers(shape, rows))
+        member = self._member
+        if isinstance(member, Follower):
+            return member
         port = connector.open_ffn()
         if not isinstance(port, SteppedFFNPort):
             port.close()
             raise ValueError(f"AFD on CUDA needs a connector that serves whole steps, found {connector.name!r}.")
-        self._steps = StepSource(port, self._replay, set(range(shape.layers)) - set(exchanged))
+        local = set(range(shape.layers)) - set(exchanged)
+        recording = Together(member) if isinstance(member, DeviceLead) else None
+        self._steps = StepSource(port, member, local, recording, member.idle)
         return self._steps
 
     def _routers(self, shape: Shape, rows: int) -> Mapping[int, Sequence[torch.Tensor]]:
@@ -135,7 +150,7 @@ class FFNWorker(FFNRole, Worker):
         return {stage.layer: like for stage in self._stages if not stage.whole}
 
     @contextmanager
-    def _computing(self) -> Iterator[None]:
+    def _forward_context(self) -> Iterator[None]:
         """See FFNRole."""
-        with own_stream(self.device), super()._computing():
+        with own_stream(self.device), super()._forward_context():
             yield

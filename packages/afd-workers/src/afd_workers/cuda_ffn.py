@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -27,6 +27,19 @@ log = logging.getLogger("afd.workers")
 DRAIN_S = 10.0
 
 
+class Recording(Protocol):
+    """Makes graphs and is told when they are gone."""
+
+    def __call__(self, enqueue: Call) -> Call:
+        """See Steps.capture."""
+
+    def drop(self, call: Call) -> None:
+        """What was recorded will not be called again; the device is past it."""
+
+    def new_pool(self) -> None:
+        """See Steps.new_pool."""
+
+
 class Recorder:
     """Captures graphs on the calling thread's stream; they share one pool, as one runs at a time."""
 
@@ -34,7 +47,7 @@ class Recorder:
         self._pool: _POOL_HANDLE | None = None
 
     def __call__(self, enqueue: Call) -> Call:
-        """See Steps.capture."""
+        """See Recording."""
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
@@ -45,20 +58,29 @@ class Recorder:
             enqueue()
         return graph.replay
 
+    def drop(self, call: Call) -> None:
+        """See Recording."""
+
     def new_pool(self) -> None:
         """A pool whose last graph is gone cannot be used again."""
         self._pool = None
 
 
 class StepSource:
-    """See loop.Source; serves the steps of a port. local: layers that attention does not exchange."""
+    """See loop.Source; serves the steps of a port. local: layers that attention does not exchange.
 
-    def __init__(self, port: SteppedFFNPort, compute: Compute, local: Container[int] = ()) -> None:
+    recording: makes its graphs. idle: called when no step came for IDLE_CHECK_S.
+    """
+
+    def __init__(
+        self, port: SteppedFFNPort, compute: Compute, local: Container[int] = (),
+        recording: Recording | None = None, idle: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
         self._port, self._compute, self._local = port, compute, local
         self._overlapped = Overlapped(port, compute, local)
-        recorder = Recorder()
-        self.steps = Steps(self._forward, recorder, recorder.new_pool, lasting=port.lasting)
-        self._pace = Pace()
+        made = recording or Recorder()
+        self.steps = Steps(self._forward, made, made.new_pool, made.drop, lasting=port.lasting)
+        self._pace, self._idle = Pace(), idle
         self.host_s = 0.0
         self.split = 0
 
@@ -71,7 +93,9 @@ class StepSource:
         if self.steps.stale(epochs):
             self._drain()
             self.steps.keep(epochs)
-        if gathered is not None:
+        if gathered is None:
+            self._idle()
+        else:
             started = time.perf_counter()
             self.split += gathered.stages > 1 and not gathered.capture
             self.steps.run(gathered)

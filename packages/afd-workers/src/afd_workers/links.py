@@ -65,7 +65,9 @@ def rows(placement: Placement, layout: Layout) -> Rows:
 
     group = get_tp_group()
     if one_ffn_rank(placement, layout):
-        return FirstRows(placement.tp_rank, group.broadcast)
+        # On devices vLLM's own communicator, whose calls graphs can hold.
+        device = group.device_communicator if group.device.type != "cpu" else None
+        return FirstRows(placement.tp_rank, group.broadcast if device is None else device.broadcast)
     return SharedRows(placement.tp_rank, placement.tp_size, lambda own: group.all_gather(own, dim=0))
 
 

@@ -19,7 +19,8 @@ class Platform:
 
     device: torch device type. workers: role -> dotted worker class for vLLM's ``worker_cls``.
     eager_only: exchanges cannot be captured in graphs here, so both roles run eagerly. runner_v2: the workers need
-    vLLM's second model runner. needed: engine options that must have one value here; see `refusals.check_on`.
+    vLLM's second model runner. needed: engine options that must have one value here, needed_with_overlap: with
+    dual-batch overlap; see `refusals.check_on`. one_ffn_rank: a tensor-parallel attention group must reach one only.
     """
 
     device: str
@@ -27,6 +28,8 @@ class Platform:
     eager_only: bool
     runner_v2: bool = False
     needed: tuple[tuple[str, object, str], ...] = ()
+    needed_with_overlap: tuple[tuple[str, object, str], ...] = ()
+    one_ffn_rank: bool = False
 
 
 _NO_OVERLAP = "leave dual-batch overlap out, vLLM has it in its second model runner, which does not run on CPU"
@@ -37,6 +40,7 @@ PLATFORMS: Mapping[str, Platform] = {
         workers={"attention": "afd_workers.cpu.AttentionWorker", "ffn": "afd_workers.cpu.FFNWorker"},
         eager_only=True,
         needed=(
+            ("enable_expert_parallel", False, "leave it out, each FFN rank holds all experts"),
             ("enable_dbo", False, _NO_OVERLAP),
             ("ubatch_size", 0, _NO_OVERLAP),
         ),
@@ -47,11 +51,14 @@ PLATFORMS: Mapping[str, Platform] = {
         eager_only=False,
         runner_v2=True,
         needed=(
-            ("tensor_parallel_size", 1, "set it to 1, several ranks on CUDA are not there yet"),
-            ("data_parallel_size", 1, "set it to 1 and start one server per attention rank"),
             ("ubatch_size", 0, "use enable_dbo on both roles, a step is split in two or not at all"),
             *features.REFUSED_ON_CUDA,
         ),
+        needed_with_overlap=(
+            ("tensor_parallel_size", 1, "set it to 1, or leave dual-batch overlap out"),
+            ("data_parallel_size", 1, "set it to 1, or leave dual-batch overlap out"),
+        ),
+        one_ffn_rank=True,
     ),
 }
 

@@ -44,10 +44,12 @@ class Roles:
         connector.check_options(config.connector_extra_config)
         refusals.check(engine_args, config)
         refusals.check_connector(connector, config)
-        refusals.check_on(chosen.needed, engine_args, config)
+        refusals.check_platform(chosen, engine_args, config)
         if config.role == "attention":
             board.offer(config.num_attention_ranks)  # before vLLM starts the processes that write on it
         prepared = copy.copy(engine_args)
+        if config.role == "attention":
+            prepared.enable_expert_parallel = False  # it has no experts, and may be given the options of both roles
         if prepared.worker_cls == "auto":
             prepared.worker_cls = chosen.workers[config.role]
         else:
@@ -59,6 +61,8 @@ class Roles:
             graph_mode.settle(prepared)
         if config.role == "ffn":
             prepared.enforce_eager = True  # where there are graphs, the role captures its own
+            # vLLM's own all-reduce kernel registers what its graphs hold around vLLM's own captures only.
+            prepared.disable_custom_all_reduce = True
             prepared.enable_prefix_caching = False  # vLLM's scheduler cannot cache prefixes without KV groups
             prepared.kv_cache_memory_bytes = _NO_KV_CACHE_BYTES
             for option, value in features.ATTENTION_ONLY.items():  # both roles may be given the same options

@@ -40,6 +40,7 @@ class Request:
     """What a user asked for. section: the user's part of "afd".
 
     options: vLLM's own, given to every server; a tensor parallel size among them is that of both roles.
+    devices: role -> devices that its processes get, for roles whose devices the user chose; see devices.deal.
     secret: handed on in the environment, since vLLM logs its arguments and every user of a host can list them.
     """
 
@@ -51,6 +52,7 @@ class Request:
     section: Mapping[str, object] = field(default_factory=dict)
     additional: Mapping[str, object] = field(default_factory=dict)
     secret: str | None = field(default=None, repr=False)
+    devices: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def split(request: Request, env: Mapping[str, str], *, cpu: bool) -> tuple[Server, ...]:
@@ -58,9 +60,9 @@ def split(request: Request, env: Mapping[str, str], *, cpu: bool) -> tuple[Serve
     topology, tensor = request.topology, read(request.options).tensor_parallel_size
     env = env if request.secret is None else {**env, SECRET: request.secret}
     env = env if cpu else {**NCCL, **env}
-    places = () if cpu else devices.deal(1 + topology.ffn, env)
-    shares = cores.blocks(topology.processes(tensor))
     attention_ranks = topology.attention * tensor
+    places = () if cpu else devices.deal(attention_ranks, [tensor] * topology.ffn, env, request.devices)
+    shares = cores.blocks(topology.processes(tensor))
     section = {
         "host": LOOPBACK,
         "port": free_ports(topology.ffn)[0],
@@ -122,7 +124,7 @@ def _memory(request: Request, env: Mapping[str, str], cpu: bool) -> tuple[str, .
 def _bound(env: Mapping[str, str], shares: Sequence[Sequence[int]], places: Sequence[str]) -> Mapping[str, str]:
     """``env`` with the device of one server, or without one its processors, unless the user bound them."""
     if places:
-        return {**env, devices.VISIBLE: ",".join(places)}
+        return {**env, devices.VISIBLE: places[0]}
     if "VLLM_CPU_OMP_THREADS_BIND" in env:
         return dict(env)
     return {**env, **cores.environment(shares)}

@@ -55,7 +55,8 @@ class Peer(Served):
         if step.seq <= self._last:
             raise FrameError(f"it announced step {step.seq} after step {self._last}")
         self._last = step.seq
-        self.steps.append((step, time.monotonic()))
+        if any(step.tokens):  # a rank whose rows another one exchanges has none in any step
+            self.steps.append((step, time.monotonic()))
 
     def _learn(self, told: Logits) -> None:
         """As _begin, of a layer's logits, which stay as they are: graphs were captured with them."""
