@@ -48,7 +48,7 @@ main() {
         nvlink) part nvlink 240 tools.gpu.bench_hop_nvlink ;;
         killport) part killport 120 tools.gpu.kill_port --connector "$connector" ;;
         parity) part parity 420 tools.gpu.parity ;;
-        step) part step 560 tools.gpu.bench_step_gpu --json "$AFD_GPU_LOGS/step.json" ;;
+        step) part step 560 tools.gpu.bench_step_gpu --eager --json "$AFD_GPU_LOGS/step.json" ;;
         kill) part kill 240 tools.gpu.kill_ffn ;;
         serve) part serve 580 tools.gpu.bench_serve_gpu ;;
         qwen) part qwen 580 tools.gpu.bench_serve_gpu --model qwen3-30b --input 4096 --concurrency 32 128 ;;

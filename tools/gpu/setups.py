@@ -149,12 +149,15 @@ def role(options: Options, name: str, port: int, **more: object) -> Options:
     return {**given, "additional_config": {"afd": section}}
 
 
-def split(children: Children, name: str, attention: Options, ffn: Options, device: str) -> tuple[Child, Child]:
-    """(attention, FFN) on the first and the second device, started together."""
+def split(
+    children: Children, name: str, attention: Options, ffn: Options, device: str, **more: object
+) -> tuple[Child, Child]:
+    """(attention, FFN) on the first and the second device, started together; more: keys of "afd" for both."""
     port = free_port()
     places = (0, 1) if device == "cuda" else (None, None)
-    other = children.start(f"{name}-ffn", ENGINE, {"options": role(ffn, "ffn", port)}, places[1])
-    one = children.start(f"{name}-attention", ENGINE, {"options": role(attention, "attention", port)}, places[0])
+    other = children.start(f"{name}-ffn", ENGINE, {"options": role(ffn, "ffn", port, **more)}, places[1])
+    options = role(attention, "attention", port, **more)
+    one = children.start(f"{name}-attention", ENGINE, {"options": options}, places[0])
     return one, other
 
 
