@@ -49,7 +49,7 @@ main() {
         killport) part killport 120 tools.gpu.kill_port --connector "$connector" ;;
         parity) part parity 420 tools.gpu.parity ;;
         step) part step 560 tools.gpu.bench_step_gpu --eager --json "$AFD_GPU_LOGS/step.json" ;;
-        kill) part kill 240 tools.gpu.kill_ffn ;;
+        kill) part kill 300 tools.gpu.kill_ffn ;;
         serve) part serve 580 tools.gpu.bench_serve_gpu ;;
         qwen) part qwen 580 tools.gpu.bench_serve_gpu --model qwen3-30b --input 4096 --concurrency 32 128 ;;
         trace) part trace 240 tools.gpu.bench_step_gpu --rows 1 16 --rounds 2 --trace "$AFD_GPU_LOGS/traces" ;;
