@@ -23,7 +23,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
-from afd_workers.launch.plan import NCCL
 from tools.gpu import bench_hop_gpu, setups, step_overlap, trace_hops, trace_kernels, trace_read
 from tools.gpu.children import Child, Children, Failed
 
@@ -178,7 +177,6 @@ def main() -> None:
     parser.add_argument("--trace", type=Path, help=f"folder for profiler traces of decode steps of {TRACED} rows")
     parser.add_argument("--dbo", action="store_true", help="graphs with and without dual-batch overlap instead")
     options = parser.parse_args()
-    os.environ.update({**NCCL, **os.environ})  # as `afd serve` starts roles
     try:
         found = (
             measure_overlap(sorted(options.rows), options.rounds)

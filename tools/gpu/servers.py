@@ -51,14 +51,17 @@ class Server:
                 start_new_session=True,
             )
 
+    def up(self) -> bool:
+        """Whether /health answers; Failed when the server ended."""
+        if self._process.poll() is not None:
+            raise self._failed(f"ended with code {self._process.returncode}")
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/health", timeout=2) as answer:
+            return bool(answer.status == 200)
+        return False
+
     def ready(self, until: float) -> None:
         """Waits for /health; Failed when the server ends, or at time.monotonic() `until`."""
-        while True:
-            if self._process.poll() is not None:
-                raise self._failed(f"ended with code {self._process.returncode}")
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/health", timeout=2) as answer:
-                if answer.status == 200:
-                    return
+        while not self.up():
             if time.monotonic() > until:
                 raise self._failed("was not ready in time")
             time.sleep(LOOK_S)

@@ -2,8 +2,10 @@
 
     python -m tools.gpu.topologies [--connector NAME] [--dtype float32] [CASE ...]
 
-Servers of one case are dealt the host's devices in turn, so that two devices suffice for most cases, shared; a case
-whose attention has more processes than there are devices says so. All servers start at once and answer case by case.
+Attention's processes take the host's devices in turn, FFN ranks' from the last one back, so that two devices suffice
+for most cases. Where an FFN rank then shares a device with an attention rank that it exchanges with, rows go over
+nvlink, since NCCL does not join two processes on one device. A case that needs more devices says so. Servers start at
+once and answer as soon as they are ready.
 In float32 a different number of rows, or a sum in another order, changes no greedy token, so tokens must be equal.
 Exit code 1 when some are not.
 """
@@ -25,7 +27,7 @@ from tools.gpu import setups
 from tools.gpu.children import Failed
 from tools.gpu.parity import prompts
 from tools.gpu.serve_check import completion
-from tools.gpu.servers import AFD, Server, Servers, used_mib
+from tools.gpu.servers import AFD, LOOK_S, Server, Servers, used_mib
 
 SIZES = (1, 2, 4, 8, 16)
 SINGLES, TOGETHER, TOKENS, READY_S = 6, 12, 24, 220.0
@@ -60,9 +62,14 @@ CASES = {
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """One case's servers; the last one is asked."""
+    """One case's servers; the last one is asked. connector: over which the roles exchange."""
 
     servers: list[Server]
+    connector: str = ""
+
+    def up(self) -> bool:
+        """Whether all are ready; Failed when one ended."""
+        return all(server.up() for server in self.servers)
 
     def ask(self, given: Sequence[list[int]]) -> list[list[int]]:
         """Tokens of all prompts at once."""
@@ -84,20 +91,41 @@ def arguments(model: Path, dtype: str, *more: str) -> list[str]:
     return [*found, "--compilation-config", json.dumps(chosen), *more]
 
 
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Devices of a case's processes, by role."""
+
+    attention: list[str]
+    ffn: list[str]
+
+    @classmethod
+    def of(cls, case: Case, devices: int) -> Places:
+        """See the module."""
+        attention, ffn = case.attention * case.tensor[0], case.ffn * case.tensor[1]
+        return cls(
+            [str(place % devices) for place in range(attention)],
+            [str(devices - 1 - place % devices) for place in range(ffn)],
+        )
+
+    def connector(self, case: Case) -> str:
+        """The one that was asked for, or what two processes of one device need."""
+        exchanging = {*self.attention[:: case.tensor[0]]} & {*self.ffn[:: case.tensor[1]]}
+        return "nvlink" if exchanging else os.environ.get(setups.CONNECTOR, "auto")
+
+
 def start(servers: Servers, name: str, case: Case, given: list[str], devices: int) -> Started:
     """All servers of a case; `afd serve` starts them where both roles have as many processes each."""
-    attention, processes = case.attention * case.tensor[0], case.ffn * case.tensor[1]
-    places = [str(place % devices) for place in range(attention + processes)]
-    label = name.replace(" ", "-").replace(",", "")
-    section = {"connector": os.environ.get(setups.CONNECTOR, "auto"), "join_timeout_s": 200.0, **case.section}
+    places, label = Places.of(case, devices), name.replace(" ", "-").replace(",", "")
+    section = {"connector": places.connector(case), "join_timeout_s": 200.0, **case.section}
     if case.tensor[0] == case.tensor[1]:
         more = ["--topology", f"{case.attention}A{case.ffn}F"]
-        more += ["--attention-devices", ",".join(places[:attention]), "--ffn-devices", ",".join(places[attention:])]
+        more += ["--attention-devices", ",".join(places.attention), "--ffn-devices", ",".join(places.ffn)]
         if case.tensor[0] > 1:
             more += ["--tensor-parallel-size", str(case.tensor[0]), "--enable-expert-parallel"]
         more += ["--additional-config", json.dumps({"afd": section})]
-        return Started([servers.start(label, [*given, *more], "", AFD)])
-    section |= {"port": setups.free_port(), "num_attention_ranks": attention, "num_ffn_ranks": case.ffn}
+        return Started([servers.start(label, [*given, *more], "", AFD)], places.connector(case))
+    counts = {"num_attention_ranks": len(places.attention), "num_ffn_ranks": case.ffn}
+    section |= {"port": setups.free_port(), **counts}
 
     def role(role: str, tensor: int, devices: list[str], *more: str, rank: int = 0) -> Server:
         parallel = ["--tensor-parallel-size", str(tensor), *more] if tensor > 1 else list(more)
@@ -106,13 +134,13 @@ def start(servers: Servers, name: str, case: Case, given: list[str], devices: in
             f"{label}-{role}-{rank}", [*given, *parallel, "--additional-config", config], ",".join(devices)
         )
 
-    rest = iter(places[attention:])
+    rest = iter(places.ffn)
     ranks = [
         role("ffn", case.tensor[1], list(itertools.islice(rest, case.tensor[1])), "--enable-expert-parallel", rank=rank)
         for rank in range(case.ffn)
     ]
     data = ["--data-parallel-size", str(case.attention)] if case.attention > 1 else []
-    return Started([*ranks, role("attention", case.tensor[0], places[:attention], *data)])
+    return Started([*ranks, role("attention", case.tensor[0], places.attention, *data)], places.connector(case))
 
 
 def batches() -> Iterator[list[list[int]]]:
@@ -131,45 +159,64 @@ def compare(name: str, native: Started, other: Started) -> bool:
             distinct.add(tuple(one))
     missed = other.missed()
     spent = time.monotonic() - began
-    print(
-        f"{name:26} {equal}/{total} equal, {len(distinct)} distinct, {missed} graphs missing, {spent:.0f} s", flush=True
-    )
+    told = f"{equal}/{total} equal, {len(distinct)} distinct, {missed} graphs missing, {spent:.0f} s"
+    print(f"{name:26} {other.connector:9} {told}", flush=True)
     return equal == total and not missed
+
+
+def possible(names: Sequence[str], devices: int) -> list[str]:
+    """Those of the cases that so many devices suffice for; says what the others need."""
+    found = []
+    for name in names:
+        needed = max(CASES[name].attention * CASES[name].tensor[0], CASES[name].tensor[1])
+        if needed > devices:
+            print(f"{name:26} not run: it needs {needed} devices, this host has {devices}", flush=True)
+        else:
+            found.append(name)
+    return found
+
+
+def outcome(name: str, native: Started, other: Started, until: float) -> bool | None:
+    """Whether a case is as it should be, None while it is not ready; its line is printed."""
+    try:
+        if not (native.up() and other.up()):
+            if time.monotonic() < until:
+                return None
+            raise Failed("not ready in time")
+        return compare(name, native, other)
+    except (Failed, OSError) as error:
+        print(f"{name:26} FAILED: {_reason(other, str(error))}", flush=True)
+        return False
 
 
 def run(names: Sequence[str], dtype: str) -> bool:
     """Whether every case that this host has devices for gives native tokens."""
     folder, devices, right = setups.logs("topologies"), len(used_mib()), True
     folder.mkdir(parents=True, exist_ok=True)
-    given = arguments(setups.spread(folder / "toy"), dtype)
+    given, waiting = arguments(setups.spread(folder / "toy"), dtype), possible(names, devices)
+    until, cases = time.monotonic() + READY_S, dict[str, Started]()
     with Servers(folder) as servers:
         native = Started([servers.start("native", given, "0")])
-        cases: dict[str, Started] = {}
-        for name in names:
-            case = CASES[name]
-            needed = max(case.attention * case.tensor[0], case.tensor[1])
-            if needed > devices:
-                print(f"{name:26} not run: it needs {needed} devices, this host has {devices}", flush=True)
-                continue
-            cases[name] = start(servers, name, case, given, devices)
-        until = time.monotonic() + READY_S
-        native.servers[0].ready(until)
-        for name, started in cases.items():
-            try:
-                for server in started.servers:
-                    server.ready(until)
-                right = compare(name, native, started) and right
-            except (Failed, OSError) as error:
-                right = False
-                print(f"{name:26} FAILED: {_reason(started, error)}", flush=True)
+        while waiting or cases:
+            for name in tuple(waiting):
+                # vLLM's data-parallel ranks look for free ports, and two such servers at once may find the same.
+                if CASES[name].attention == 1 or all(CASES[other].attention == 1 for other in cases):
+                    cases[name] = start(servers, name, CASES[name], given, devices)
+                    waiting.remove(name)
+            for name, started in tuple(cases.items()):
+                came = outcome(name, native, started, until)
+                if came is not None:
+                    right = right and came
+                    del cases[name]
+            time.sleep(LOOK_S)
     return right
 
 
-def _reason(started: Started, error: BaseException) -> str:
-    """Lines of the case's logs that name an error, the first and the last, or the error itself."""
+def _reason(started: Started, what: str) -> str:
+    """What happened, and lines of the case's logs that name an error: the first and the last."""
     lines = [line for server in started.servers for line in server.log_text().splitlines()]
     named = [line.strip()[-240:] for line in lines if "Error" in line and "Traceback" not in line]
-    return " || ".join([str(error).splitlines()[0], *named[:2], *named[-1:]])
+    return " || ".join([what.splitlines()[0], *named[:2], *named[-1:]])
 
 
 def main() -> None:

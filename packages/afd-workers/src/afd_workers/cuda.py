@@ -19,6 +19,7 @@ from afd_workers.cuda_recapture import Graphs
 from afd_workers.cuda_team import DeviceFollower, DeviceLead, Together
 from afd_workers.dbo_attention import Overlap, overlap_of
 from afd_workers.ffn import FFNRole
+from afd_workers.silent import Silent
 from afd_workers.team import Follower
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     from vllm.v1.worker.worker_base import CompilationTimes
 
     from afd_compat.config import Config
+    from afd_connectors.ports import AttentionPort, Connector
     from afd_connectors.shape import Shape
+    from afd_models.shares import Rows
     from afd_workers.loop import Source
 
 
@@ -46,6 +49,10 @@ class AttentionWorker(AttentionRole, Worker):
         super().load_model(load_dummy_weights=load_dummy_weights)
         self._overlap.begin(self._exchange, self.device)
 
+    def _open(self, connector: Connector, rows: Rows) -> AttentionPort:
+        """See AttentionRole; the later ranks of a tensor-parallel group, whose outputs nobody reads, meet nobody."""
+        return connector.open_attention() if rows.count(connector.shape.tokens) else Silent()
+
     def determine_available_memory(self) -> int:
         """Native; graphs that are captured to learn their size are those that will be captured to serve."""
         with self._overlap.building:
@@ -57,11 +64,7 @@ class AttentionWorker(AttentionRole, Worker):
         with self._overlap.building:
             super().initialize_from_config(kv_cache_config)
         announce_replays(self.model_runner.cudagraph_manager, self._exchange, self._per_step)
-        # Of a tensor-parallel group only the first rank's outputs are read, and only it exchanges rows.
-        if (
-            isinstance(self._port, DeviceAttentionPort)
-            and links.placement(self.vllm_config.parallel_config).tp_rank == 0
-        ):
+        if isinstance(self._port, DeviceAttentionPort):
             config = links.section(self.vllm_config)
             graphs = Graphs(
                 self.model_runner, self._port, torch.cuda.graph_pool_handle, config.timeout_s, config.recovery_timeout_s

@@ -95,6 +95,19 @@ def described(vllm_config: VllmConfig) -> Mapping[str, object]:
     return given
 
 
+def settings(config: Config) -> Settings:
+    """What of the "afd" section concerns connectors."""
+    return Settings(
+        host=config.host,
+        port=config.port,
+        timeout_s=config.timeout_s,
+        recovery_timeout_s=config.recovery_timeout_s,
+        join_timeout_s=config.join_timeout_s,
+        secret=config.secret,
+        extra=config.connector_extra_config,
+    )
+
+
 def make_connector(
     vllm_config: VllmConfig,
     config: Config,
@@ -124,17 +137,9 @@ def make_connector(
         stages=MAX_STAGES if vllm_config.parallel_config.use_ubatching else 1,
         router=model_config.get_num_experts() if config.compute_gate_on_attention else 0,
     )
-    settings = Settings(
-        host=config.host,
-        port=config.port,
-        timeout_s=config.timeout_s,
-        recovery_timeout_s=config.recovery_timeout_s,
-        join_timeout_s=config.join_timeout_s,
-        secret=config.secret,
-        extra=config.connector_extra_config,
-    )
+    given = settings(config)
     facts = _facts(model_config, config, shape, description)
-    connector = registry.resolve(config.connector, device, settings)(layout, shape, facts, settings)
+    connector = registry.resolve(config.connector, device, given)(layout, shape, facts, given)
     log.info("AFD %s rank %d: connector %s, %s", config.role, rank, connector.name, shape)
     return connector
 

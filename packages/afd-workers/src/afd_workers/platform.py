@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from afd_workers import features
@@ -21,6 +21,7 @@ class Platform:
     eager_only: exchanges cannot be captured in graphs here, so both roles run eagerly. runner_v2: the workers need
     vLLM's second model runner. needed: engine options that must have one value here, needed_with_overlap: with
     dual-batch overlap; see `refusals.check_on`. one_ffn_rank: a tensor-parallel attention group must reach one only.
+    one_host: environment of both roles where they are on one host, unless the user has set it.
     """
 
     device: str
@@ -30,8 +31,12 @@ class Platform:
     needed: tuple[tuple[str, object, str], ...] = ()
     needed_with_overlap: tuple[tuple[str, object, str], ...] = ()
     one_ffn_rank: bool = False
+    one_host: Mapping[str, str] = field(default_factory=dict)
 
 
+#: Roles enqueue graphs and plain calls in one order, so that within a host, where nothing but the device moves rows,
+#: NCCL need not keep them apart. That took 0.8 ms of a decode step of 27 layers.
+NCCL = {"NCCL_GRAPH_MIXING_SUPPORT": "0"}
 _NO_OVERLAP = "leave dual-batch overlap out, vLLM has it in its second model runner, which does not run on CPU"
 
 PLATFORMS: Mapping[str, Platform] = {
@@ -59,6 +64,7 @@ PLATFORMS: Mapping[str, Platform] = {
             ("data_parallel_size", 1, "set it to 1, or leave dual-batch overlap out"),
         ),
         one_ffn_rank=True,
+        one_host=NCCL,
     ),
 }
 

@@ -12,6 +12,7 @@ from afd_workers.launch import cores, devices
 from afd_workers.launch.free import free_ports
 from afd_workers.launch.options import read
 from afd_workers.launch.topology import Topology
+from afd_workers.platform import NCCL
 
 #: Works with every vLLM distribution, also the CPU wheel, whose ``vllm serve`` misses its own package metadata.
 API_SERVER = "vllm.entrypoints.launchers.api_server.entry"
@@ -20,9 +21,6 @@ LOOPBACK = "127.0.0.1"
 HEALTH = ("--middleware", "afd_workers.health.Health")
 #: Two servers share a host's memory here, so that neither may take vLLM's default share of all of it.
 CPU_KV_CACHE_BYTES = 1 << 30
-
-#: Roles enqueue graphs and plain calls in one order, so NCCL need not keep them apart, which costs a little each time.
-NCCL = {"NCCL_GRAPH_MIXING_SUPPORT": "0"}
 
 
 @dataclass(frozen=True, slots=True)
