@@ -11,6 +11,8 @@ from afd_workers import features, graph_mode, links, logs, platform, refusals, r
 from afd_workers.health import board
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from vllm.config import VllmConfig
     from vllm.engine.arg_utils import EngineArgs
 
@@ -51,8 +53,7 @@ class Roles:
         if config.role == "attention":
             board.offer(config.num_attention_ranks)  # before vLLM starts the processes that write on it
         if one_host(links.settings(config)):
-            for name, value in chosen.one_host.items():
-                os.environ.setdefault(name, value)  # for the processes that vLLM starts from here, too
+            _surround(chosen.one_host)
         prepared = copy.copy(engine_args)
         if prepared.worker_cls == "auto":
             prepared.worker_cls = chosen.workers[config.role]
@@ -85,6 +86,12 @@ class Roles:
             )
         refusals.check_speculation(vllm_config.speculative_config)
         refusals.check_ranks(vllm_config.parallel_config, config)
+
+
+def _surround(environment: Mapping[str, str]) -> None:
+    """For this process and those that vLLM starts from it, unless the user has set it."""
+    for name, value in environment.items():
+        os.environ.setdefault(name, value)
 
 
 def _settle(options: EngineArgs, role: Role) -> None:
