@@ -25,6 +25,7 @@ export PYTHONPATH="$PWD:$(printf '%s:' "$PWD"/packages/*/src)${PYTHONPATH:-}"
 unset PYTHONDONTWRITEBYTECODE
 mkdir -p "$AFD_GPU_LOGS"
 connector=nccl-p2p
+casts='{"inductor_compile_config": {"emulate_precision_casts": true}}'  # without it fusions round in other places
 if [ "${1:-}" = --connector ]; then
     connector=$2
     export AFD_GPU_CONNECTOR=$2
@@ -55,7 +56,7 @@ main() {
         trace) part trace 240 tools.gpu.bench_step_gpu --rows 1 16 --rounds 2 --trace "$AFD_GPU_LOGS/traces" ;;
         dbo) part dbo 180 tools.gpu.dbo --json "$AFD_GPU_LOGS/dbo.json" ;;
         several) part several 240 tools.gpu.several ;;
-        compiled) part compiled 300 tools.gpu.parity --compiled ;;
+        compiled) part compiled 300 tools.gpu.parity --compiled "$casts" ;;
         launch) part launch 300 tools.gpu.serve_check ;;
         families) part families 420 tools.gpu.families ;;
         topologies) part topologies 400 tools.gpu.topologies ;;
