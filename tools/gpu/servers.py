@@ -18,6 +18,9 @@ from tools.gpu.children import ENV, ROOT, TAIL, Failed, plugin_path
 from tools.gpu.setups import free_port
 
 LOOK_S = 0.5
+#: What is run to serve, and what both of them are followed by.
+VLLM = ("vllm.entrypoints.cli.main", "serve")
+AFD = ("afd_workers.cli", "serve")
 GONE_S = 30.0
 KV_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
 FREE_MIB = 2048
@@ -26,12 +29,14 @@ FREE_MIB = 2048
 class Server:
     """One server and every process under it."""
 
-    def __init__(self, name: str, arguments: Sequence[str], log: Path, devices: str, path: str) -> None:
+    def __init__(
+        self, name: str, arguments: Sequence[str], log: Path, devices: str, path: str, module: Sequence[str]
+    ) -> None:
         self.name, self._log, port = name, log, free_port()
         self.url = f"http://127.0.0.1:{port}"
         env = {**os.environ, **ENV, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": devices}
         env |= {"VLLM_USE_V2_MODEL_RUNNER": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
-        command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", *arguments]
+        command = [sys.executable, "-m", *module, *arguments]
         command += ["--host", "127.0.0.1", "--port", str(port)]
         with log.open("w") as stream:
             stream.write(f"{' '.join(command)}\n")
@@ -46,14 +51,17 @@ class Server:
                 start_new_session=True,
             )
 
+    def up(self) -> bool:
+        """Whether /health answers; Failed when the server ended."""
+        if self._process.poll() is not None:
+            raise self._failed(f"ended with code {self._process.returncode}")
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/health", timeout=2) as answer:
+            return bool(answer.status == 200)
+        return False
+
     def ready(self, until: float) -> None:
         """Waits for /health; Failed when the server ends, or at time.monotonic() `until`."""
-        while True:
-            if self._process.poll() is not None:
-                raise self._failed(f"ended with code {self._process.returncode}")
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/health", timeout=2) as answer:
-                if answer.status == 200:
-                    return
+        while not self.up():
             if time.monotonic() > until:
                 raise self._failed("was not ready in time")
             time.sleep(LOOK_S)
@@ -88,9 +96,9 @@ class Servers:
         self._before = used_mib()
         self._all: list[Server] = []
 
-    def start(self, name: str, arguments: Sequence[str], devices: str) -> Server:
-        """Starts `vllm serve` with what CUDA_VISIBLE_DEVICES says."""
-        server = Server(name, arguments, self._logs / f"{name}.log", devices, self._path)
+    def start(self, name: str, arguments: Sequence[str], devices: str, module: Sequence[str] = VLLM) -> Server:
+        """Starts `vllm serve`, or `afd serve`, with what CUDA_VISIBLE_DEVICES says."""
+        server = Server(name, arguments, self._logs / f"{name}.log", devices, self._path, module)
         self._all.append(server)
         return server
 
