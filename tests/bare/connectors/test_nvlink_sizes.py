@@ -75,6 +75,12 @@ def test_small_messages_of_many_peers_are_few_launches() -> None:
     assert seen.did == [("afd_put", 1, 8), ("afd_put", 1, 3)]
 
 
+def test_all_blocks_of_a_call_run_at_once() -> None:
+    seen = Recorded()
+    Moves(seen, 1.0).put([part(64 << 20)] * 8, 0)  # type: ignore[arg-type]
+    assert seen.did == [("afd_put", sizes.MOST_BLOCKS // 8, 8)]
+
+
 def test_beside_another_stage_one_block_waits_and_others_copy_later() -> None:
     seen, size = Recorded(), 1 << 20
     Moves(seen, 1.0, lambda size: plan_of(size, 2)).wait([part(size)], 0)  # type: ignore[arg-type]

@@ -33,8 +33,8 @@ struct Args {
 #define THREADS 512
 #define FLIGHT 8  // units of a thread that are under way at once
 #define LOOK_EVERY 32
-// About half a millisecond between two looks at host memory: of all warps of a device one looks at a time, and each look
-// takes a microsecond, so 64 that look all the time make each other, and the peer that waits for them, ten times slower.
+// About half a millisecond between two looks at host memory. Each takes a microsecond, and those of many warps one after
+// the other: 64 that looked all the time made each other, and the peer that waited for them, many times slower.
 #define LOOK_CYCLES 1000000
 #define TIMED_OUT 1u
 #define MISMATCH 2u
@@ -116,7 +116,7 @@ __device__ __forceinline__ void tell(const Part& p, u32 chunk, u32 number) {
     store_release(p.flags + 8ull * chunk, (u64)number << 32 | p.head);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) afd_put(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2) afd_put(const __grid_constant__ Args a) {
     const Part& p = a.part[blockIdx.y];
     after_earlier_kernels();
     let_later_kernels_come();
@@ -149,7 +149,7 @@ __device__ __forceinline__ bool await_chunk(const Part& p, u32 chunk, u64 limit_
     return why == 0;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) afd_wait(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2) afd_wait(const __grid_constant__ Args a) {
     const Part& p = a.part[blockIdx.y];
     __shared__ u32 lost;
     u64 since = 0;
@@ -166,7 +166,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) afd_wait(const __grid_cons
 }
 
 // The same for rows that stay where they arrive: one block.
-extern "C" __global__ void __launch_bounds__(THREADS) afd_await(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2) afd_await(const __grid_constant__ Args a) {
     const Part& p = a.part[blockIdx.y];
     u64 since = 0;
     for (u32 c = threadIdx.x; c < p.chunks; c += THREADS) await_chunk(p, c, a.limit_ns, since);
@@ -175,7 +175,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) afd_await(const __grid_con
 }
 
 // Out of the slot once afd_await is over, where many blocks that wait would keep others from computing.
-extern "C" __global__ void __launch_bounds__(THREADS) afd_copy(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2) afd_copy(const __grid_constant__ Args a) {
     const Part& p = a.part[blockIdx.y];
     after_earlier_kernels();
     let_later_kernels_come();

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from afd_connectors.transports.nvlink.sizes import MOST_PARTS, Plan, plan_of
+from afd_connectors.transports.nvlink.sizes import MOST_BLOCKS, MOST_PARTS, Plan, plan_of
 
 if TYPE_CHECKING:
     from afd_connectors.transports.nvlink.driver import Driver
@@ -71,5 +71,5 @@ class Moves:
                 _PART.pack_into(
                     packed, _HEAD.size + place * _PART.size, *part[:6], part.size, plan.chunk, plan.chunks, part.head
                 )
-            grid = max(blocks for _, _, blocks in some), len(some)
-            self._driver.launch(kernel, grid, bytes(packed), stream, early=self._early)
+            blocks = min(max(blocks for _, _, blocks in some), MOST_BLOCKS // len(some))
+            self._driver.launch(kernel, (blocks, len(some)), bytes(packed), stream, early=self._early)

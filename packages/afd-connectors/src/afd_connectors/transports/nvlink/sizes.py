@@ -13,6 +13,8 @@ UNIT = 16
 # These two are told to the kernels' source as well.
 MOST_PARTS, THREADS = 8, 512
 MOST_CHUNKS = 1024
+#: Of all parts of a call together: as many as a device runs at once, so that no block waits for one that waits.
+MOST_BLOCKS = 256
 
 CHUNK_LEAST = 4 * KIB
 #: From here on chunks are smaller parts of the whole, since the link does not hide the receiver's copies of the last
