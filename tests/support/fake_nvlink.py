@@ -22,7 +22,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)
 _FIXED, _NONE = 0x10, 0
-TIMED_OUT, MISMATCH = 1, 2
+TIMED_OUT, MISMATCH, ENDED = 1, 2, 3
 
 
 class FakeDriver:
@@ -80,8 +80,10 @@ class FakeDriver:
 
     host = own
 
-    def free(self, own: int, host: int) -> None:
-        del self._held[own], self._held[host]
+    def free(self, own: int) -> None:
+        del self._held[own]
+
+    free_host = free
 
     def zero(self, address: int, size: int) -> None:
         ctypes.memset(address, 0, size)
@@ -115,8 +117,9 @@ class FakeMoves:
     def put(self, parts: Sequence[Part], stream: int) -> None:
         self.launches.append(len(parts))
         for part in parts:
-            ctypes.memmove(part.to, part.start, part.size)
-            ctypes.c_uint64.from_address(part.flags).value = _next(part) << 32 | part.head
+            if not ctypes.c_uint32.from_address(part.over).value:
+                ctypes.memmove(part.to, part.start, part.size)
+                ctypes.c_uint64.from_address(part.flags).value = _next(part) << 32 | part.head
 
     def wait(self, parts: Sequence[Part], stream: int) -> None:
         self.launches.append(len(parts))
@@ -126,15 +129,14 @@ class FakeMoves:
 
     def _wait(self, part: Part) -> None:
         number, until = _next(part), time.monotonic() + self._limit_s
-        status = part.status
         while True:
             word = ctypes.c_uint64.from_address(part.flags).value
             if word >> 32 == number:
                 break
-            if ctypes.c_uint32.from_address(status).value or ctypes.c_uint64.from_address(status + 16).value:
-                return
-            if time.monotonic() > until:
-                _give_up(part, TIMED_OUT, word)
+            over = ctypes.c_uint32.from_address(part.over).value
+            ended = ctypes.c_uint32.from_address(part.status).value
+            if over or ended or time.monotonic() > until:
+                _give_up(part, over or (ENDED if ended else TIMED_OUT), word)
                 return
             time.sleep(0.0002)
         if word & 0xFFFFFFFF != part.head:
@@ -150,8 +152,11 @@ def _next(part: Part) -> int:
 
 
 def _give_up(part: Part, kind: int, found: int) -> None:
-    ctypes.c_uint64.from_address(part.status + 8).value = found
-    ctypes.c_uint64.from_address(part.status + 16).value = kind << 32 | part.head
+    over = ctypes.c_uint32.from_address(part.over)
+    if over.value == 0:
+        over.value = kind
+        ctypes.c_uint64.from_address(part.status + 8).value = found
+        ctypes.c_uint64.from_address(part.status + 16).value = kind << 32 | part.head
 
 
 class FakeNvlink(Nvlink):

@@ -18,7 +18,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 
-from afd_connectors.transports.nvlink.sizes import Plan, chunked, in_lines, plan_of
+from afd_connectors.transports.nvlink.sizes import Plan, chunked, plan_of
 from tools.gpu import setups
 from tools.gpu.children import Child, Children, Failed
 
@@ -101,32 +101,18 @@ def bad(answer: Answer) -> str:
 
 def named(plan: Plan) -> str:
     """A way to travel, in short."""
-    if plan.lines:
-        return f"lines, {plan.put} blocks"
-    way = f"{plan.chunks} chunks, wait {plan.wait}"
-    return f"engine {plan.cuts}, {way}" if plan.cuts else f"put {plan.put}, {way}"
+    return f"put {plan.put}, {plan.chunks} chunks, wait {plan.wait}{' apart' if plan.apart else ''}"
 
 
 def ways(size: int) -> Iterator[tuple[Plan, bool, bool]]:
     """(plan, early, land) that are worth a try for a size."""
-    if size <= 1 << 20:
-        yield in_lines(size), True, True
-        yield in_lines(size), False, True
-    if size <= 32 << 10:
-        yield chunked(size, 1, 1, 1), True, True
-    elif size <= 8 << 20:
-        for most in (16, 32, 64, 128):
-            yield chunked(size, most, most, most), True, True
-        yield chunked(size, 64, 64, 64), False, True
-        yield chunked(size, 64, 64, 64), True, False
-        yield chunked(size, 128, 64, 32), True, True
-    else:
-        for put, wait in ((64, 32), (128, 32), (128, 64), (128, 16)):
-            yield chunked(size, 128, put, wait), True, True
-        whole = chunked(size, 128, 128, 32)
-        for cuts in ((1.0,), (0.5, 0.85, 1.0), (0.7, 0.95, 1.0), (0.8, 1.0), (0.6, 0.85, 0.96, 1.0)):
-            yield whole._replace(cuts=tuple(round(whole.chunks * cut) for cut in cuts)), True, True
-        yield whole._replace(cuts=(round(whole.chunks * 0.8), whole.chunks)), False, True
+    for most, put, wait in ((64, 64, 64), (128, 64, 64), (128, 128, 64), (256, 128, 64), (1024, 128, 64)):
+        yield chunked(size, most, put, wait), True, True
+    usual = plan_of(size)
+    yield usual, True, True
+    yield usual, False, True
+    yield usual, True, False
+    yield usual._replace(apart=True), True, True
 
 
 def sweep(pair: Pair, rows: Sequence[int], hidden: int) -> None:
@@ -151,7 +137,7 @@ def without_link(pair: Pair, rows: Sequence[int], hidden: int) -> None:
     for count in rows:
         size = count * hidden * 2
         for plan, early, land in ways(size):
-            if land and not plan.cuts and plan.put + plan.wait <= MOST_RESIDENT:
+            if land and plan.put + plan.wait <= MOST_RESIDENT:
                 job = {"op": "alone", "rows": count, "hidden": hidden, "trips": 20, "rounds": 60}
                 found = pair.attention.ask({**job, "plan": list(plan), "early": early}, LIMIT_S)
                 marks = f"{named(plan)}{'' if early else ' not early'}"
@@ -159,17 +145,16 @@ def without_link(pair: Pair, rows: Sequence[int], hidden: int) -> None:
 
 
 def failure(pair: Pair, hidden: int) -> bool:
-    """A peer that stands still, that dies, that is started anew."""
+    """A peer that stands still, that is stopped in the middle of a step, that dies, that is started anew."""
     job = {"rows": 128, "hidden": hidden, "trips": 20}
     pair.both({"op": "keep", **job})
     print("replay:", pair.both({"op": "again"}))
-    process = pair.ffn.process
     pair.attention.begin({"op": "again"})
     time.sleep(0.2)
-    process.send_signal(signal.SIGSTOP)
+    pair.ffn.process.send_signal(signal.SIGSTOP)
     pair.ffn.begin({"op": "again"})
     time.sleep(1.0)
-    process.send_signal(signal.SIGCONT)
+    pair.ffn.process.send_signal(signal.SIGCONT)
     print("peer stopped for 1 s:", pair.attention.answer(LIMIT_S), pair.ffn.answer(LIMIT_S), flush=True)
     print("peer gone, host ends the wait:", pair.attention.ask({"op": "end"}, LIMIT_S), flush=True)
     pair.ffn.kill()
@@ -178,6 +163,31 @@ def failure(pair: Pair, hidden: int) -> bool:
     pair.ffn.ask({"op": "keep", **job}, LIMIT_S)
     first = pair.both({"op": "again"})[0]
     print("the same attention graph:", first, flush=True)
+    silent = mid_step(pair)
+    pair.both({"op": "meet"})
+    met = pair.both({"op": "again"})[0]
+    print("met again:", met, flush=True)
+    last = killed_under_load(pair)
+    pair.replace_ffn()
+    pair.both({"op": "meet"})
+    pair.ffn.ask({"op": "keep", **job}, LIMIT_S)
+    second = pair.both({"op": "again"})[0]
+    print("new process, the same attention graph:", second, flush=True)
+    return bool(
+        first["right"] and silent and met["right"] and second["right"] and last["sound"] and last["error"] != [0, 0, 0]
+    )
+
+
+def mid_step(pair: Pair) -> bool:
+    """The FFN side waits in its graph and is stopped by its host: attention has to get an error, never an answer."""
+    ended = pair.ffn.ask({"op": "end"}, LIMIT_S)
+    last = pair.attention.ask({"op": "again"}, LIMIT_S)
+    print("FFN stopped in the middle of a step:", ended, last, flush=True)
+    return ended["error"] != [0, 0, 0] and last["error"] != [0, 0, 0] and not last["touched"]
+
+
+def killed_under_load(pair: Pair) -> Answer:
+    """What attention saw of an FFN process that ended."""
     pair.ffn.begin({"op": "again", "times": 100000})
     pair.attention.begin({"op": "again", "times": 100000})
     time.sleep(1.0)
@@ -186,12 +196,7 @@ def failure(pair: Pair, hidden: int) -> bool:
     print(f"killed after 1 s of load, limit {WAIT_S:g} s:", end=" ", flush=True)
     last = pair.attention.answer(LIMIT_S)
     print(f"stream went on {time.perf_counter() - killed:.2f} s after the kill:", last, flush=True)
-    pair.replace_ffn()
-    pair.both({"op": "meet"})
-    pair.ffn.ask({"op": "keep", **job}, LIMIT_S)
-    second = pair.both({"op": "again"})[0]
-    print("new process, the same attention graph:", second, flush=True)
-    return bool(first["right"] and second["right"] and last["sound"] and last["error"] != [0, 0, 0])
+    return last
 
 
 def beside(pair: Pair) -> None:

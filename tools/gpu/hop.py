@@ -170,6 +170,10 @@ class FFN(Side):
         self.loop.start()
         return {"serving": True}
 
+    def stop(self) -> dict[str, object]:
+        """Ends serving in whatever step it is, from this thread; whether the serving thread ended too."""
+        return {"stopped": self.loop.stop()}
+
     def figures(self) -> dict[str, object]:
         """What was served."""
         return dict(self.source.figures())

@@ -107,9 +107,9 @@ class Side:
     ) -> Callable[[], None]:
         """What enqueues round trips of `count` elements."""
         size = 2 * count
-        found = plan_of(size) if plan is None else Plan(*plan[:4], tuple(plan[4]), *plan[5:])  # type: ignore[arg-type, misc]
+        found = plan_of(size) if plan is None else Plan(*plan)  # type: ignore[arg-type]
         moves = Moves(self.driver, self.limit_s, lambda _size: found, early=early)
-        arrives = self.window.landing(0) if land and not self.first and not found.lines else self.out.data_ptr()
+        arrives = self.window.landing(0) if land and not self.first else self.out.data_ptr()
         source = self.rows.data_ptr() if self.first else arrives
         # The window counts in its own rows; any size is one row of a window that is told so.
         put = self.window.outgoing(source, 1, 0, 0)._replace(size=size)
@@ -149,7 +149,13 @@ class Side:
                 break
         spent = time.perf_counter() - started
         sound = int(torch.ones(1000, device="cuda").sum().item()) == 1000
-        return {"s": spent, "right": self.right(self.kept_count), "error": self.window.error(), "sound": sound}
+        return {
+            "s": spent,
+            "right": self.right(self.kept_count),
+            "touched": bool(self.out.any()),
+            "error": self.window.error(),
+            "sound": sound,
+        }
 
     def end(self) -> dict[str, object]:
         """Seconds until the device lets go of a wait that the host ends."""
@@ -159,7 +165,7 @@ class Side:
         started = time.perf_counter()
         self.window.end()
         torch.cuda.current_stream().synchronize()
-        return {"s": time.perf_counter() - started, "busy": busy}
+        return {"s": time.perf_counter() - started, "busy": busy, "error": self.window.error()}
 
     def alone(
         self, rows: int, hidden: int, trips: int, rounds: int, plan: list[object], early: bool
@@ -172,10 +178,9 @@ class Side:
             window.attach(descriptor)
         for descriptor in descriptors:
             os.close(descriptor)
-        found = Plan(*plan[:4], tuple(plan[4]), *plan[5:])  # type: ignore[arg-type, misc]
+        found = Plan(*plan)  # type: ignore[arg-type]
         moves = Moves(self.driver, self.limit_s, lambda _size: found, early=early)
-        room = torch.empty_like(self.out)
-        arrives = room.data_ptr() if found.lines else windows[1].landing(0)
+        arrives = windows[1].landing(0)
         there = windows[0].outgoing(self.rows.data_ptr(), 1, 0, 0)._replace(size=size)
         taken = windows[1].incoming(arrives, 1, 0, 0)._replace(size=size)
         back = windows[1].outgoing(arrives, 1, 0, 0)._replace(size=size)
@@ -215,7 +220,7 @@ class Side:
         """Milliseconds of a matrix product alone and beside a wait of that many blocks; apart: see Plan."""
         left = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
         self.window.restart()
-        waits = Moves(self.driver, 0.2, lambda _size: Plan(16384, blocks, blocks, blocks, (), apart), early=False)
+        waits = Moves(self.driver, 0.2, lambda _size: Plan(16384, blocks, blocks, blocks, apart), early=False)
         part = self.window.incoming(self.out.data_ptr(), 1, 0, 0)._replace(size=16384 * blocks)
         side = torch.cuda.Stream()
         found = []

@@ -3,8 +3,9 @@
     python -m tools.gpu.kill_port [--connector nvlink] [--rows 128 1 2048] [--hidden 7168]
 
 A graph of 20 exchanges per size is replayed in turn. The FFN process stands still for a second (SIGSTOP), then for
-longer than timeout_s, then is killed and started again twice. Prints when that was noticed, how long joining again
-took, and when the next good step was there.
+longer than timeout_s; its port is closed in the middle of steps from another thread and opened again, five times; then
+it is killed and started again twice. Prints when that was noticed, how long joining again took, and when the next good
+step was there.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Sequence
 from tools.gpu import setups
 from tools.gpu.children import Child, Children, Failed
 
-LIMIT_S, RUN_S, TRIPS = 60.0, 32.0, 20
+LIMIT_S, RUN_S, TRIPS, STOPS = 60.0, 38.0, 20, 5
 
 
 def endure(children: Children, connector: str, rows: Sequence[int], hidden: int) -> bool:
@@ -41,6 +42,10 @@ def endure(children: Children, connector: str, rows: Sequence[int], hidden: int)
         time.sleep(stopped_s)
         ffn.process.send_signal(signal.SIGCONT)
         time.sleep(1.5)
+    for _ in range(STOPS):
+        assert ffn.ask({"op": "stop"}, LIMIT_S)["stopped"]
+        ffn.ask({"op": "serve"}, LIMIT_S)
+        time.sleep(0.7)
     for _ in range(2):
         ffn.kill()
         ffn = serve()
@@ -53,7 +58,7 @@ def endure(children: Children, connector: str, rows: Sequence[int], hidden: int)
         print(f"  lost: {loss}", flush=True)
     print(f"  FFN steps: {ffn.ask({'op': 'figures'}, LIMIT_S)}", flush=True)
     lasting = connector != "nvlink" or told["graphs"] == len(rows)  # one for each size, never captured again
-    return bool(told["right"]) and len(losses) >= 3 and lasting
+    return bool(told["right"]) and len(losses) >= 3 + STOPS and lasting
 
 
 def main() -> None:

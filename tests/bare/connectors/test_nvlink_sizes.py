@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from importlib.resources import files
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from afd_connectors.shape import Shape
-from afd_connectors.transports.nvlink import driver, kernels, moves, sizes
+from afd_connectors.transports.nvlink import driver, kernels, link, moves, sizes
 from afd_connectors.transports.nvlink.moves import LAYERS, ROWS, STAGES, Moves, Part, head_of, told
 from afd_connectors.transports.nvlink.sizes import COUNTS, MOST_CHUNKS, UNIT, Slots, plan_of
 
@@ -20,17 +19,11 @@ SIZES = st.integers(1, 1 << 24).map(lambda units: units * UNIT)
 @given(SIZES, st.integers(1, 2))
 def test_chunks_cover_every_message_and_have_words_of_their_own(size: int, stages: int) -> None:
     plan = plan_of(size, stages)
-    if plan.lines:
-        assert plan.put == plan.wait == -(-size // sizes.LINE // sizes.BLOCK_LINES)
-        assert MOST_CHUNKS + plan.put <= COUNTS
-        return
     assert (plan.chunks - 1) * plan.chunk < size <= plan.chunks * plan.chunk
     assert plan.chunk % UNIT == 0
-    assert 1 <= plan.put <= plan.chunks <= MOST_CHUNKS
+    assert 1 <= plan.put <= plan.chunks <= MOST_CHUNKS == COUNTS
     assert 1 <= plan.wait <= plan.chunks
-    if plan.cuts:
-        assert plan.cuts[-1] == plan.chunks
-        assert list(plan.cuts) == sorted(set(plan.cuts))
+    assert stages == 1 or plan.apart or plan.wait <= 32
 
 
 @given(st.integers(0, ROWS - 1), st.integers(0, LAYERS - 1), st.integers(0, STAGES - 1))
@@ -41,28 +34,24 @@ def test_a_head_tells_what_it_was_made_of(rows: int, layer: int, stage: int) -> 
 
 
 @given(st.integers(1, 20_000), st.integers(1, 1000), st.integers(1, 2))
-def test_slots_have_room_for_words_lines_and_rows(tokens: int, units: int, stages: int) -> None:
+def test_slots_have_room_for_words_and_rows(tokens: int, units: int, stages: int) -> None:
     shape = Shape(tokens, units * UNIT // 2, "bfloat16", 3, stages)
     slots = Slots.of(shape)
-    assert sizes.FLAGS_AT + 8 * MOST_CHUNKS <= sizes.LINES_AT
-    lines = min(shape.hidden_bytes, sizes.LINES_BYTES) // sizes.LINE
-    assert sizes.LINES_AT + 16 * (lines + 1) <= slots.rows_at
-    assert slots.rows_at + shape.hidden_bytes <= slots.slot
+    assert sizes.FLAGS_AT + 8 * MOST_CHUNKS <= sizes.ROWS_AT
+    assert sizes.ROWS_AT % UNIT == slots.slot % UNIT == 0
+    assert sizes.ROWS_AT + shape.hidden_bytes <= slots.slot
     assert slots.total == stages * slots.slot
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("THREADS", sizes.THREADS), ("MOST_CHUNKS", sizes.MOST_CHUNKS), ("BLOCK_LINES", sizes.BLOCK_LINES)],
-)
-def test_the_kernels_are_told_the_same(name: str, value: int) -> None:
+def test_the_kernels_are_told_the_same() -> None:
     source = files("afd_connectors.transports.nvlink").joinpath("kernels.cu").read_text()
-    found = re.search(rf"#define {name} (\d+)", source)
+    found = re.search(r"#define THREADS (\d+)", source)
     assert found is not None
-    assert int(found[1]) == value
+    assert int(found[1]) == sizes.THREADS == driver.THREADS
     assert f"Part part[{sizes.MOST_PARTS}]" in source
     assert all(f"{kernel}(const __grid_constant__ Args a)" in source for kernel in kernels.KERNELS)
-    assert driver.THREADS == sizes.THREADS
+    kinds = re.findall(r"#define (MISMATCH|ENDED) (\d)u", source)
+    assert kinds == [("MISMATCH", str(link.MISMATCH)), ("ENDED", str(link.ENDED))]
 
 
 class Recorded:
@@ -71,12 +60,9 @@ class Recorded:
     def __init__(self) -> None:
         self.did: list[tuple[object, ...]] = []
 
-    def copy(self, to: int, start: int, size: int, stream: int) -> None:
-        self.did.append(("copy", to, start, size))
-
     def launch(self, kernel: str, grid: tuple[int, int], arguments: bytes, stream: int, *, early: bool) -> None:
         assert len(arguments) == moves._BYTES
-        self.did.append((kernel, *grid, moves._HEAD.unpack_from(arguments)[1:]))
+        self.did.append((kernel, *grid))
 
 
 def part(size: int) -> Part:
@@ -86,18 +72,13 @@ def part(size: int) -> Part:
 def test_small_messages_of_many_peers_are_few_launches() -> None:
     seen = Recorded()
     Moves(seen, 1.0).put([part(1024)] * 11, 0)  # type: ignore[arg-type]
-    assert [call[:3] for call in seen.did] == [("afd_put", 1, 8), ("afd_put", 1, 3)]
+    assert seen.did == [("afd_put", 1, 8), ("afd_put", 1, 3)]
 
 
-def test_a_copy_engine_moves_every_byte_of_a_large_message_and_every_chunk_is_told() -> None:
-    seen, size = Recorded(), sizes.ENGINE_BYTES + 5 * UNIT
-    Moves(seen, 1.0).put([part(size)], 0)  # type: ignore[arg-type]
-    copies = [call for call in seen.did if call[0] == "copy"]
-    told_chunks = [call[3] for call in seen.did if call[0] == "afd_flags"]
-    assert sum(call[3] for call in copies) == size  # type: ignore[misc]
-    assert [call[1] for call in copies][1:] == [call[1] + call[3] for call in copies][:-1]  # type: ignore[operator]
-    assert [first for first, _ in told_chunks][1:] == [last for _, last in told_chunks][:-1]
-    assert told_chunks[-1][1] == plan_of(size).chunks
+def test_all_blocks_of_a_call_run_at_once() -> None:
+    seen = Recorded()
+    Moves(seen, 1.0).put([part(64 << 20)] * 8, 0)  # type: ignore[arg-type]
+    assert seen.did == [("afd_put", sizes.MOST_BLOCKS // 8, 8)]
 
 
 def test_beside_another_stage_one_block_waits_and_others_copy_later() -> None:

@@ -100,7 +100,9 @@ def test_rows_of_another_exchange_are_an_error(deploy) -> None:
         slot = link.window.incoming(0, 4, 1, 0)  # layer 1 comes in the place of layer 0
         rows = group.rows(4)
         port.send(step, 0, rows)
-        FakeMoves(FakeDriver(), 1.0).put([slot._replace(start=rows.data_ptr(), to=slot.start, counts=fresh())], 0)
+        FakeMoves(FakeDriver(), 1.0).put(
+            [slot._replace(start=rows.data_ptr(), to=slot.start, counts=fresh(), over=fresh())], 0
+        )
         port.recv(step, 0, rows)
         with pytest.raises(
             PeerLost, match=r"it sent layer 1, stage 0 \(4 rows\) while layer 0, stage 0 \(4 rows\) was awaited"
@@ -109,7 +111,7 @@ def test_rows_of_another_exchange_are_an_error(deploy) -> None:
 
 
 def fresh() -> int:
-    """A counter at zero that nobody frees."""
+    """A word at zero that nobody frees."""
     return FakeDriver.own(_keeper, 4)
 
 

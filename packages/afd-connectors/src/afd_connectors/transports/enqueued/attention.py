@@ -25,6 +25,7 @@ from afd_connectors.step import Mode, Step
 from afd_connectors.stepped import DeviceAttentionPort
 from afd_connectors.transports.enqueued.carrier import Block, Carrier, Failures, Transfer
 from afd_connectors.transports.enqueued.lines import Lines
+from afd_connectors.transports.enqueued.user import User
 from afd_connectors.transports.enqueued.watch import Watch
 
 if TYPE_CHECKING:
@@ -44,10 +45,14 @@ class EnqueuedAttentionPort(DeviceAttentionPort):
         self._step: Step | None = None
         self._captured = False
         self._rejoining = threading.Lock()
+        self._user = User()
         self._lines = Lines(Identity(layout, facts, settings.secret), settings, carrier, self._logits)
         try:
             self._lines.join()
-        except (HandshakeRefused, DeadlineExceeded) as error:
+        except ConnectorError as error:
+            carrier.close(quiet=True)  # of some FFN ranks there may be lines already
+            if not isinstance(error, HandshakeRefused | DeadlineExceeded):
+                raise
             peer = layout.peers[0] if error.peer is None else error.peer
             raise self._error(type(error), error.message, peer) from error
         self._watch = Watch(lambda: [line.channel for line in self._lines], self._lines.sweep)
@@ -57,6 +62,7 @@ class EnqueuedAttentionPort(DeviceAttentionPort):
         """See AttentionPort; ConnectorError when a lost FFN rank cannot be reached again."""
         self._open_or_raise()
         check_begin(step, self._step, self._shape)
+        self._user.begun()
         self._layers.clear()
         self._step = step
         self._captured = self._captured or step.mode is Mode.CAPTURE
@@ -150,7 +156,7 @@ class EnqueuedAttentionPort(DeviceAttentionPort):
         self._watch.close()
         self._pulse.close()
         self._lines.free()
-        self._carrier.close()
+        self._carrier.close(self._user.away(0.0))
 
     def _tell(self, layer: int, code: int) -> None:
         """Says once of a layer what comes with its rows: graphs on either side rely on it."""

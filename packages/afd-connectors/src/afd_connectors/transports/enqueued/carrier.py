@@ -88,5 +88,5 @@ class Carrier(Protocol):
     def recv(self, transfers: Sequence[Transfer]) -> Failures:
         """From the peers."""
 
-    def close(self) -> None:
-        """Gives everything back; all links are freed."""
+    def close(self, quiet: bool) -> None:
+        """Gives everything back; all links are freed. quiet: whether nobody enqueues anything from now on."""

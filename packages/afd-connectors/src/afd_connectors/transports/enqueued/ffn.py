@@ -28,13 +28,14 @@ from afd_connectors.transports.enqueued.carrier import Block, Carrier
 from afd_connectors.transports.enqueued.hearing import Hearing
 from afd_connectors.transports.enqueued.peer import Peer
 from afd_connectors.transports.enqueued.routers import Routers
+from afd_connectors.transports.enqueued.user import User
 from afd_connectors.transports.enqueued.watch import Watch
 from afd_connectors.transports.paired.guests import Guests
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-SWEEP_S = 0.5
+SWEEP_S, AWAY_S = 0.5, 1.0
 
 
 class EnqueuedFFNPort(SteppedFFNPort):
@@ -57,7 +58,7 @@ class EnqueuedFFNPort(SteppedFFNPort):
         self._event = Event(Phase.OPENED, time.monotonic())
         self._companions: tuple[int, ...] = ()
         self._planned: tuple[Gathered, dict[int, Batch]] | None = None
-        self._using = threading.RLock()
+        self._using, self._user = threading.RLock(), User()
         self._hearing = Hearing()
         self._guests = self._hearing.guests = Guests(layout, settings.timeout_s, self._seat, self._hearing.wake)
         address = ffn_address(settings, layout.rank, layout.num_ffn)
@@ -66,6 +67,7 @@ class EnqueuedFFNPort(SteppedFFNPort):
             self._listener = Listener(address, identity, self._guests.admit, self._guests.welcome)
         except ConnectorError:
             self._hearing.close()
+            carrier.close(quiet=True)
             raise
         self._watch = Watch(lambda: [peer.channel for peer in self._guests if not peer.dropped], self._sweep)
         self._pulse = Pulse(lambda: self._guests.beat(self._event))
@@ -85,6 +87,7 @@ class EnqueuedFFNPort(SteppedFFNPort):
         """See SteppedFFNPort."""
         until = time.monotonic() + wait_s
         with self._using:
+            self._user.done()
             while not self._guests.closed:
                 self._hearing.hear()
                 choice = self._choose()
@@ -134,7 +137,7 @@ class EnqueuedFFNPort(SteppedFFNPort):
         return self._guests.statuses()
 
     def close(self) -> None:
-        """See Port."""
+        """See Port. Memory that a step of another thread may still use stays until the process ends."""
         if self._guests.closed:
             return
         self._guests.closed = True
@@ -143,10 +146,11 @@ class EnqueuedFFNPort(SteppedFFNPort):
         self._watch.close()
         self._pulse.close()
         self._guests.dismiss()
+        quiet = self._user.away(AWAY_S)
         if self._using.acquire(timeout=5.0):
             self._guests.free()
             self._hearing.close()
-            self._carrier.close()
+            self._carrier.close(quiet and self._user.away(0.0))
             self._using.release()
 
     def _seat(self, arrival: Arrival) -> Peer:
@@ -173,6 +177,7 @@ class EnqueuedFFNPort(SteppedFFNPort):
             step, _ = peer.steps.popleft()
             members.append(Member(rank, peer.epoch, step))
         self._companions = ranks
+        self._user.begun()
         self._hearing.stay_awake()
         return Gathered(tuple(members))
 

@@ -28,7 +28,7 @@ class Line:
         self.channel.seen = time.monotonic()
         self._data = dialled.data
         self._logits, self._told = logits, 0
-        self._ended = False
+        self._reason: str | None = None
 
     @property
     def since(self) -> float:
@@ -38,10 +38,11 @@ class Line:
     @property
     def lost(self) -> str | None:
         """Why it cannot be used any more, None while it can; what the device gave up ends the sockets too."""
-        reason = self.link.lost
-        if reason is not None and not self._ended:
-            self.lose(reason)
-        return reason
+        if self._reason is None:
+            found = self.link.lost
+            if found is not None:
+                self.lose(found)
+        return self._reason
 
     def announce(self, step: Step) -> None:
         """Sends a step; a failure loses the line and is raised as PeerLost."""
@@ -80,12 +81,13 @@ class Line:
             self.lose(f"it is silent for {self.channel.silent_s():.1f} s")
 
     def lose(self, reason: str) -> None:
-        """Ends the line for every thread and for the device."""
-        self._ended = True
-        self.link.lose(reason)
+        """Ends the line for every thread and for the device; the sockets first, so that nothing late is believed."""
+        if self._reason is None:
+            self._reason = reason
         for sock in (self.channel.sock, self._data):
             with contextlib.suppress(OSError):  # not connected any more, which is what is wanted
                 sock.shutdown(socket.SHUT_RDWR)
+        self.link.lose(self._reason)
 
     def hang_up(self) -> None:
         """See lines.Connected."""

@@ -38,9 +38,10 @@ class Peer(Served):
         return 0.0
 
     def hang_up(self) -> None:
-        """See Served; what the device does on the link ends too."""
-        self.link.lose(self.channel.lost or "this side ended the connection")
+        """See Served; what the device does on the link ends after the sockets, so that nothing late is believed."""
+        reason = self.channel.lost or "this side ended the connection"
         super().hang_up()
+        self.link.lose(reason)
 
     def free(self) -> None:
         """See Served."""

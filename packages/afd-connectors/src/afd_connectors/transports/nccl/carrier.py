@@ -50,7 +50,7 @@ class NcclCarrier:
         """See Carrier."""
         return self._issue(transfers, Link.recv)
 
-    def close(self) -> None:
+    def close(self, quiet: bool) -> None:
         """See Carrier; lost communicators end on threads of their own."""
 
     def _issue(self, transfers: Sequence[Transfer], call: Callable[[Link, int, int, int], None]) -> Failures:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from afd_connectors.transports.nvlink.driver import Driver
 
 log = logging.getLogger("afd.connectors")
-CLOSE_S = 5.0
+CLOSE_S, IDLE_S = 5.0, 30.0
 
 
 class NvlinkCarrier:
@@ -60,10 +59,10 @@ class NvlinkCarrier:
         window = Window(self._driver, self._shape)
         try:
             meeting.offer(arrival.data, window)
+            return Link(window, self._limit_s, self._rooms(window), self._retire)
         except BaseException:
             window.free()
             raise
-        return Link(window, self._limit_s, self._rooms(window), self._retire)
 
     def accept(self, data: socket.socket, peer: int, deadline: Deadline) -> Link:
         """See Carrier."""
@@ -71,7 +70,7 @@ class NvlinkCarrier:
         window = self._windows.get(peer)
         if window is None:
             window = self._windows[peer] = Window(self._driver, self._shape)
-        meeting.accept(data, window, deadline, self._driver.idle)
+        meeting.accept(data, window, deadline, self._settle)
         return Link(window, self._limit_s, [], lambda _link: None)
 
     def send(self, transfers: Sequence[Transfer]) -> Failures:
@@ -82,22 +81,40 @@ class NvlinkCarrier:
         """See Carrier."""
         return self._issue(transfers, Window.incoming, self._moves.wait)
 
-    def close(self) -> None:
-        """See Carrier."""
+    def close(self, quiet: bool) -> None:
+        """See Carrier; nothing is unmapped that the device or a thread of this process may still use."""
         self._device.bind()
-        windows = tuple(self._windows.values())
-        self._windows.clear()
-        if windows:
-            self._driver.idle()
+        with self._lock:
+            windows = [*self._windows.values(), *(window for window, _ in self._retired)]
+        if not windows:
+            return
+        if not (quiet and self._idle(CLOSE_S)):
+            log.warning("the memory of %d peers may still be used and stays until this process ends", len(windows))
+            return
+        self._windows, self._retired = {}, []
         for window in windows:
             window.free()
-        limit = Deadline(CLOSE_S)
-        while self._collect() and not limit.passed:
-            time.sleep(0.001)
-        if self._retired:
-            log.warning(
-                "the device still uses the memory of %d peers, which stays until this process ends", len(self._retired)
-            )
+
+    def _idle(self, limit_s: float) -> bool:
+        """Waits at most `limit_s` seconds until the device has done all that it was given; whether that is so."""
+        done = threading.Event()
+
+        def wait() -> None:
+            try:
+                self._device.bind()
+                self._driver.idle()
+                done.set()
+            except ConnectorError as error:
+                log.warning("the device could not be waited for: %s", error)
+
+        thread = threading.Thread(target=wait, name="afd-idle", daemon=True)
+        thread.start()
+        thread.join(limit_s)
+        return done.is_set()
+
+    def _settle(self) -> None:
+        if not self._idle(IDLE_S):
+            raise ConnectorError(f"the device has not done within {IDLE_S:g} s what it was given for the lost peer")
 
     def _issue(
         self, transfers: Sequence[Transfer], part: Callable[[Window, int, int, int, int], Part],
@@ -132,8 +149,8 @@ class NvlinkCarrier:
         with self._lock:
             self._retired.append((link.window, self._driver.mark()))
 
-    def _collect(self) -> bool:
-        """Gives back what the device is past; whether anything is left."""
+    def _collect(self) -> None:
+        """Gives back what the device is past."""
         with self._lock:
             kept = []
             for window, done in self._retired:
@@ -142,4 +159,3 @@ class NvlinkCarrier:
                 else:
                     kept.append((window, done))
             self._retired = kept
-            return bool(kept)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 class Nvlink(Connector):
-    """Rows are stored by kernels, or by a copy engine where there are many, on the stream that is current at each
-    call, so exchanges can be captured in graphs; graphs of the attention side outlast its peers.
+    """Rows are stored by kernels on the stream that is current at each call, so exchanges can be captured in graphs;
+    graphs of the attention side outlast its peers. A wait that is given up ends its connection on the device at once.
 
     Options as of nccl-p2p. Both roles must be on one host and in one network namespace, and each device must be able
     to map the other's memory. Ports belong to the CUDA device that is current on the thread that opens them.

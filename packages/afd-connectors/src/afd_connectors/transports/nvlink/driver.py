@@ -1,4 +1,4 @@
-"""All that is asked of CUDA, in one place: memory that another process can map, kernels compiled here, copies."""
+"""All that is asked of CUDA, in one place: memory that another process can map, kernels compiled here."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 from afd_connectors.errors import ConnectorError
 from afd_connectors.transports.nvlink.kernels import Memory, checked, load
+from afd_connectors.transports.nvlink.sizes import THREADS
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-THREADS = 512
 
 
 class Driver:
@@ -117,9 +116,12 @@ class Driver:
         ctypes.memset(address, 0, size)
         return address
 
-    def free(self, own: int, host: int) -> None:
-        """Gives back what `own` and `host` gave."""
+    def free(self, own: int) -> None:
+        """Gives back what `own` gave."""
         self._do(self._cuda.cuMemFree(own), "cuMemFree")
+
+    def free_host(self, host: int) -> None:
+        """Gives back what `host` gave."""
         self._do(self._cuda.cuMemFreeHost(host), "cuMemFreeHost")
 
     def zero(self, address: int, size: int) -> None:
@@ -150,10 +152,6 @@ class Driver:
         held = _Bytes(address, rows * hidden * dtype.itemsize)
         found: Tensor = torch.as_tensor(held, device=f"cuda:{self._device}")
         return found.view(dtype).view(rows, hidden)
-
-    def copy(self, to: int, start: int, size: int, stream: int) -> None:
-        """Enqueues a copy that needs no multiprocessor."""
-        self._do(self._cuda.cuMemcpyAsync(to, start, size, stream), "cuMemcpyAsync")
 
     def launch(self, kernel: str, grid: tuple[int, int], arguments: bytes, stream: int, *, early: bool) -> None:
         """Enqueues a kernel with one argument; early: it may begin before its predecessor ends, for which it waits."""

@@ -1,9 +1,10 @@
 // Rows into a peer's memory and out of one's own, each with the number of the exchange, so that nobody asks for them.
 //
-// A message of a slot is either lines or chunks, by its size, which both sides know:
-//   lines   16 bytes of 8 bytes of rows and twice the message's number; each line says by itself that it is there
-//   chunks  rows as they are, and per chunk one word of the message's number and its head, written after the rows
+// Rows travel as they are in chunks, and per chunk one word of the message's number and its head, written after them.
 // Numbers are counted in device memory by the kernels themselves, so that a graph can be replayed without a host.
+//
+// Once a wait is given up, its window is over until the ranks meet again: nothing of it is sent or told any more, because
+// what a graph goes on to compute without the awaited rows is nobody's answer, and the peer may still read the last one.
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
@@ -18,26 +19,28 @@ struct Part {
     u64 from;    // rows to be sent, or the slot's chunks
     u64 to;      // the peer's chunks, or where the rows are wanted
     u64 flags;   // one word per chunk, in the memory of whoever receives
-    u64 lines;   // the slot's lines, in the memory of whoever receives
-    u64 counts;  // u32 per chunk, then u32 per block of lines: messages until now
+    u64 counts;  // u32 per chunk: messages until now
+    u64 over;    // u32 of the window: 0, or why nothing of it counts any more
     u64 status;
     u32 bytes, chunk, chunks, head;
 };
 
 struct Args {
     u64 limit_ns;
-    u32 first, last;  // of the chunks that afd_flags tells
     Part part[8];
 };
 
 #define THREADS 512
-#define MOST_CHUNKS 128
-#define BLOCK_LINES 1024
-#define LOOK_EVERY 64
-#define FLIGHT 4  // units of a thread that are under way at once
-#define TIMED_OUT 1ull
-#define MISMATCH 2ull
-#define ENDED 3ull
+#define FLIGHT 8  // units of a thread that are under way at once
+#define LOOK_EVERY 32
+// Between two looks at host memory: half a millisecond for the first warp of a part, an eighth of a second for others, who
+// learn from it what it found, unless it has what it waits for. A look takes a microsecond, and those of many warps one
+// after the other: where 64 looked all the time, they and the peer that waited for them were many times slower.
+#define LOOK_CYCLES 1000000
+#define RARE_CYCLES 250000000
+#define TIMED_OUT 1u
+#define MISMATCH 2u
+#define ENDED 3u
 
 __device__ __forceinline__ void after_earlier_kernels() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 __device__ __forceinline__ void let_later_kernels_come() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
@@ -48,63 +51,70 @@ __device__ __forceinline__ u64 load_acquire(u64 at) {
 __device__ __forceinline__ void store_release(u64 at, u64 v) {
     asm volatile("st.release.sys.global.u64 [%0], %1;" :: "l"(at), "l"(v) : "memory");
 }
-__device__ __forceinline__ u32 load_host(u64 at) {
+__device__ __forceinline__ u32 load_word(u64 at) {
     u32 v; asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(at) : "memory"); return v;
 }
-__device__ __forceinline__ u32 count_of(u64 at) {
-    u32 v; asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(at) : "memory"); return v;
-}
-__device__ __forceinline__ uint4 load_line(u64 at) {
+__device__ __forceinline__ uint4 load_rows(const uint4* at) {
     uint4 v;
-    asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+    asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at) : "memory");
     return v;
 }
-__device__ __forceinline__ void store_line(u64 at, u32 a, u32 b, u32 flag) {
-    asm volatile("st.volatile.global.v4.u32 [%0], {%1,%2,%3,%4};"
-                 :: "l"(at), "r"(a), "r"(flag), "r"(b), "r"(flag) : "memory");
-}
 
-// Writes why a wait was given up; the first reason that the host sees is as good as any other.
-__device__ __forceinline__ void give_up(const Part& p, u64 kind, u64 found) {
+// Ends the window, here first. The host is told once, of the first reason.
+__device__ __noinline__ void give_up(const Part& p, u32 kind, u64 found) {
+    if (atomicCAS((u32*)p.over, 0u, kind)) return;
     Status* s = (Status*)p.status;
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" :: "l"((u64)&s->found), "l"(found) : "memory");
-    store_release((u64)&s->error, kind << 32 | p.head);
+    store_release((u64)&s->error, (u64)kind << 32 | p.head);
 }
 
-// To be asked now and then by whoever waits: 0 to go on, or why to end. `since` is 0 at first.
-__device__ __forceinline__ u64 verdict(const Part& p, u64 limit_ns, u64& since) {
-    Status* s = (Status*)p.status;
-    u64 now = now_ns();
+// To be asked now and then by whoever waits: 0 to go on, or why to end. `since` and `looked` are 0 at first.
+__device__ __forceinline__ u32 verdict(const Part& p, u64 limit_ns, u64& since, long long& looked) {
+    const u32 over = load_word(p.over);
+    if (over) return over;
+    const long long cycles = clock64();
+    if (looked == 0) looked = cycles;
+    if (cycles - looked < (blockIdx.x == 0 && threadIdx.x < 32 ? LOOK_CYCLES : RARE_CYCLES)) return 0;
+    looked = cycles;
+    const u64 now = now_ns();
     if (since == 0) since = now;
-    if (load_host((u64)&s->ended)) return ENDED;
-    if (load_host((u64)&s->error + 4)) return ENDED;  // another wait gave up: nothing of this link counts any more
+    if (load_word((u64)&((Status*)p.status)->ended)) return ENDED;
     return now - since > limit_ns ? TIMED_OUT : 0;
 }
 
-__device__ __forceinline__ void copy_rows(u64 to, u64 from, u32 bytes) {
+// False when nothing was written because the window is over, which is asked while the first rows are being read.
+__device__ __forceinline__ bool copy_rows(u64 to, u64 from, u32 bytes, u64 over_at) {
     uint4* out = (uint4*)to;
     const uint4* in = (const uint4*)from;
     const u32 n = bytes / 16;
-    u32 i = threadIdx.x;
-    for (; i + (FLIGHT - 1) * THREADS < n; i += FLIGHT * THREADS) {
+    u32 over = over_at ? load_word(over_at) : 0;
+    for (u32 i = threadIdx.x; i < n; i += FLIGHT * THREADS) {
         uint4 v[FLIGHT];
+        if (i + (FLIGHT - 1) * THREADS < n) {
 #pragma unroll
-        for (u32 j = 0; j < FLIGHT; j++) v[j] = __ldcg(in + i + j * THREADS);
+            for (u32 j = 0; j < FLIGHT; j++) v[j] = load_rows(in + i + j * THREADS);
+            if (over) return false;
 #pragma unroll
-        for (u32 j = 0; j < FLIGHT; j++) out[i + j * THREADS] = v[j];
+            for (u32 j = 0; j < FLIGHT; j++) out[i + j * THREADS] = v[j];
+        } else {
+#pragma unroll
+            for (u32 j = 0; j < FLIGHT; j++) if (i + j * THREADS < n) v[j] = load_rows(in + i + j * THREADS);
+            if (over) return false;
+#pragma unroll
+            for (u32 j = 0; j < FLIGHT; j++) if (i + j * THREADS < n) out[i + j * THREADS] = v[j];
+        }
     }
-    uint4 v[FLIGHT];
-#pragma unroll
-    for (u32 j = 0; j < FLIGHT; j++) if (i + j * THREADS < n) v[j] = __ldcg(in + i + j * THREADS);
-#pragma unroll
-    for (u32 j = 0; j < FLIGHT; j++) if (i + j * THREADS < n) out[i + j * THREADS] = v[j];
+    return over == 0;
 }
 
-__device__ __forceinline__ void tell(const Part& p, u32 chunk) {
-    const u64 at = p.counts + 4ull * chunk;
-    const u32 number = count_of(at) + 1;
-    *(u32*)at = number;
+__device__ __forceinline__ u32 size_of(const Part& p, u32 chunk) {
+    const u32 left = p.bytes - chunk * p.chunk;
+    return left < p.chunk ? left : p.chunk;
+}
+
+__device__ __forceinline__ void tell(const Part& p, u32 chunk, u32 number) {
+    *(u32*)(p.counts + 4ull * chunk) = number;
     store_release(p.flags + 8ull * chunk, (u64)number << 32 | p.head);
 }
 
@@ -114,35 +124,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) afd_put(const __grid_co
     let_later_kernels_come();
     for (u32 c = blockIdx.x; c < p.chunks; c += gridDim.x) {
         const u64 start = (u64)c * p.chunk;
-        const u64 left = p.bytes - start;
-        copy_rows(p.to + start, p.from + start, left < p.chunk ? (u32)left : p.chunk);
-        __syncthreads();
-        if (threadIdx.x == 0) tell(p, c);
+        const u32 number = load_word(p.counts + 4ull * c) + 1;
+        const bool sent = copy_rows(p.to + start, p.from + start, size_of(p, c), p.over);
+        if (!__syncthreads_and(sent)) return;
+        if (threadIdx.x == 0) tell(p, c, number);
     }
-}
-
-// After rows that a copy engine moved.
-extern "C" __global__ void __launch_bounds__(THREADS, 2) afd_flags(const __grid_constant__ Args a) {
-    const Part& p = a.part[blockIdx.y];
-    after_earlier_kernels();
-    let_later_kernels_come();
-    for (u32 c = a.first + threadIdx.x; c < a.last; c += THREADS) tell(p, c);
 }
 
 // Whether a chunk came; false when the wait was given up.
 __device__ __forceinline__ bool await_chunk(const Part& p, u32 chunk, u64 limit_ns, u64& since) {
     const u64 at = p.counts + 4ull * chunk;
-    const u32 number = count_of(at) + 1;
-    u64 why = 0, word;
+    const u32 number = load_word(at) + 1;
+    u64 word;
+    u32 why = 0;
+    long long looked = 0;
     for (u32 spins = 1;; spins++) {
         word = load_acquire(p.flags + 8ull * chunk);
         if ((u32)(word >> 32) == number) {
             if ((u32)word != p.head) why = MISMATCH;
             break;
         }
-        if (spins % LOOK_EVERY == 0 && (why = verdict(p, limit_ns, since))) break;
+        if (spins % LOOK_EVERY == 0 && (why = verdict(p, limit_ns, since, looked))) break;
     }
-    if (why == TIMED_OUT || why == MISMATCH) give_up(p, why, word);
+    if (why) give_up(p, why, word);
     *(u32*)at = number;
     return why == 0;
 }
@@ -158,8 +162,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) afd_wait(const __grid_c
         __syncthreads();
         if (lost) return;
         const u64 start = (u64)c * p.chunk;
-        const u64 left = p.bytes - start;
-        copy_rows(p.to + start, p.from + start, left < p.chunk ? (u32)left : p.chunk);
+        copy_rows(p.to + start, p.from + start, size_of(p, c), 0);
         __syncthreads();
     }
 }
@@ -180,78 +183,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) afd_copy(const __grid_c
     let_later_kernels_come();
     for (u32 c = blockIdx.x; c < p.chunks; c += gridDim.x) {
         const u64 start = (u64)c * p.chunk;
-        const u64 left = p.bytes - start;
-        copy_rows(p.to + start, p.from + start, left < p.chunk ? (u32)left : p.chunk);
+        copy_rows(p.to + start, p.from + start, size_of(p, c), 0);
     }
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, 2) afd_put_lines(const __grid_constant__ Args a) {
-    const Part& p = a.part[blockIdx.y];
-    const u32 lines = p.bytes / 8, begin = blockIdx.x * BLOCK_LINES;
-    after_earlier_kernels();
-    let_later_kernels_come();
-    if (begin >= lines) return;
-    const u64 at = p.counts + 4ull * (MOST_CHUNKS + blockIdx.x);
-    const u32 number = count_of(at) + 1;
-    const uint2* in = (const uint2*)p.from;
-    uint2 v[BLOCK_LINES / THREADS];
-#pragma unroll
-    for (u32 j = 0; j < BLOCK_LINES / THREADS; j++) {
-        const u32 i = begin + threadIdx.x + j * THREADS;
-        if (i < lines) v[j] = __ldcg(in + i);
-    }
-    if (begin == 0 && threadIdx.x == 0) store_line(p.lines, p.head, 0, number);
-#pragma unroll
-    for (u32 j = 0; j < BLOCK_LINES / THREADS; j++) {
-        const u32 i = begin + threadIdx.x + j * THREADS;
-        if (i < lines) store_line(p.lines + 16ull * (i + 1), v[j].x, v[j].y, number);
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) *(u32*)at = number;
-}
-
-// The line once it is there; false when the wait was given up.
-__device__ __forceinline__ bool await_line(const Part& p, u64 at, u32 number, u64 limit_ns, u64& since, uint4& v) {
-    for (u32 spins = 1;; spins++) {
-        v = load_line(at);
-        if (v.y == number && v.w == number) return true;
-        if (spins % LOOK_EVERY == 0) {
-            const u64 why = verdict(p, limit_ns, since);
-            if (why == TIMED_OUT) give_up(p, why, (u64)v.y << 32);
-            if (why) return false;
-        }
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, 2) afd_wait_lines(const __grid_constant__ Args a) {
-    const Part& p = a.part[blockIdx.y];
-    const u32 lines = p.bytes / 8, begin = blockIdx.x * BLOCK_LINES;
-    if (begin >= lines) { after_earlier_kernels(); return; }
-    const u64 at = p.counts + 4ull * (MOST_CHUNKS + blockIdx.x);
-    const u32 number = count_of(at) + 1;
-    u64 since = 0;
-    uint4 v[BLOCK_LINES / THREADS];
-    bool there = true;
-    if (begin == 0 && threadIdx.x == 0) {
-        there = await_line(p, p.lines, number, a.limit_ns, since, v[0]);
-        if (there && v[0].x != p.head) {
-            give_up(p, MISMATCH, (u64)number << 32 | v[0].x);
-            there = false;
-        }
-    }
-#pragma unroll
-    for (u32 j = 0; j < BLOCK_LINES / THREADS; j++) {
-        const u32 i = begin + threadIdx.x + j * THREADS;
-        if (there && i < lines) there = await_line(p, p.lines + 16ull * (i + 1), number, a.limit_ns, since, v[j]);
-    }
-    after_earlier_kernels();
-    let_later_kernels_come();
-    uint2* out = (uint2*)p.to;
-#pragma unroll
-    for (u32 j = 0; j < BLOCK_LINES / THREADS; j++) {
-        const u32 i = begin + threadIdx.x + j * THREADS;
-        if (there && i < lines) out[i] = make_uint2(v[j].x, v[j].z);
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) *(u32*)at = number;
 }

@@ -9,7 +9,7 @@ from importlib.resources import files
 from afd_connectors.errors import ConnectorError
 
 Memory = int  # a handle, as the library gives it
-KERNELS = ("afd_put", "afd_flags", "afd_wait", "afd_await", "afd_copy", "afd_put_lines", "afd_wait_lines")
+KERNELS = ("afd_put", "afd_wait", "afd_await", "afd_copy")
 
 
 def checked(answer: Sequence[object], call: str) -> Memory:

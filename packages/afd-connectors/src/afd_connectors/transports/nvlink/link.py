@@ -8,13 +8,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from afd_connectors.transports.nvlink.moves import told
-from afd_connectors.transports.nvlink.sizes import plan_of
 from afd_connectors.transports.nvlink.window import Window
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-MISMATCH = 2  # see kernels.cu
+MISMATCH, ENDED = 2, 3  # see kernels.cu
 
 
 class Link:
@@ -55,14 +54,13 @@ class Link:
 
     def landing(self, stage: int, rows: int) -> Tensor | None:
         """See Link."""
-        room = self._rooms[stage]
-        if plan_of(rows * room.shape[1] * room.element_size(), len(self._rooms)).lines:
-            return None
-        return room[:rows]
+        return self._rooms[stage][:rows] if self._rooms else None
 
     def _verdict(self, kind: int, expected: int, found: int) -> str:
         rows, layer, stage = told(expected)
         what = f"layer {layer}, stage {stage} ({rows} rows)"
+        if kind == ENDED:
+            return f"this side ended the wait for {what}"
         if kind != MISMATCH:
             return f"it did not send {what} within {self._limit_s:g} s by the device's clock"
         rows, layer, stage = told(found & 0xFFFFFFFF)

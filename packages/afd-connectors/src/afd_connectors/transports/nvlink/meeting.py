@@ -26,8 +26,11 @@ def offer(data: socket.socket, window: Window) -> None:
     send_message(data, {"say": TYPE, "bytes": window.slots.total}, limit)
     try:
         theirs = take(data, limit, _ELSEWHERE)
-        _give(data, window, limit)
-        _attach(data, window, theirs, limit)
+        try:
+            _give(data, window, limit)
+            _attach(data, window, theirs, limit)
+        finally:
+            os.close(theirs)
     except OSError as error:
         raise ConnectorError(f"the memory could not be exchanged: {error}; {_ELSEWHERE}") from error
     data.settimeout(None)
@@ -50,10 +53,15 @@ def accept(data: socket.socket, window: Window, deadline: Deadline, settle: Call
     try:
         _give(data, window, limit)
         theirs = take(data, limit, _ELSEWHERE)
-        settle()
-        _attach(data, window, theirs, limit)
+        try:
+            settle()
+            _attach(data, window, theirs, limit)
+        finally:
+            os.close(theirs)
     except OSError as error:
         raise ConnectorError(f"the memory could not be exchanged: {error}; {_ELSEWHERE}") from error
+    finally:
+        window.forget()
     data.settimeout(None)
 
 
@@ -73,8 +81,6 @@ def _attach(data: socket.socket, window: Window, theirs: int, limit: Deadline) -
         reason = f"{error.message.rstrip('.')}; {_ELSEWHERE}."
         send_message(data, {"say": "refuse", "reason": reason}, limit)
         raise HandshakeRefused(reason) from error
-    finally:
-        os.close(theirs)
     send_message(data, {"say": "mapped"}, limit)
     answer = recv_message(data, limit)
     if answer.get("say") != "mapped":

@@ -10,64 +10,44 @@ from afd_connectors.shape import Shape
 KIB, MIB = 1 << 10, 1 << 20
 #: Rows are moved in units of this many bytes.
 UNIT = 16
-# These five are told to the kernels' source as well.
-MOST_PARTS, THREADS, MOST_CHUNKS, BLOCK_LINES = 8, 512, 128, 1024
-LINE = 8  # bytes of rows in one line of 16
+# These two are told to the kernels' source as well.
+MOST_PARTS, THREADS = 8, 512
+MOST_CHUNKS = 1024
+#: Of all parts of a call together: as many as a device runs at once, so that no block waits for one that waits.
+MOST_BLOCKS = 256
 
-#: Up to here a message would travel in lines, which double it and need no word after the rows: never, since between two
-#: devices 14 KiB took 42 us that way and 224 KiB 519, where 512 KiB in chunks take 4.7.
-LINES_BYTES = 0
-LINES_ROOM = 1 * MIB
-#: From here on a copy engine moves the rows: with 2 MiB a kernel is far ahead, with 8 MiB it took twice NCCL's time.
-ENGINE_BYTES = 4 * MIB
-CHUNK_LEAST = 16 * KIB
-#: Parts that a copy engine moves one after another, each told when it is there: the last is small, because the
-#: receiver's own copy of it is all that the link does not hide.
-CUTS = (0.5, 0.85, 1.0)
-FLAGS_AT, LINES_AT = 0, 4 * KIB
-COUNTS = MOST_CHUNKS + LINES_ROOM // LINE // BLOCK_LINES  # u32 per slot and direction
+CHUNK_LEAST = 4 * KIB
+#: From here on chunks are smaller parts of the whole, since the link does not hide the receiver's copies of the last
+#: ones. Below, more chunks cost more than that: the sender waits for the peer's memory once for each.
+MEDIUM, LARGE = 12 * MIB, 64 * MIB
+FLAGS_AT, ROWS_AT = 0, 8 * MOST_CHUNKS
+COUNTS = MOST_CHUNKS  # u32 per slot and direction
+OVER_BYTES = 16  # after all counts, a word of them is used
 STATUS_BYTES = 32
 
 
 class Plan(NamedTuple):
-    """chunk: bytes of one, chunks: how many, 0 where the message travels in lines; put, wait: blocks of the kernels.
-
-    cuts: the chunk before which each of the copy engine's parts ends, none where a kernel moves the rows; apart: one
-    block waits and others copy after it.
+    """chunk: bytes of one, chunks: how many; put, wait: blocks of the kernels; apart: one block waits and others copy
+    after it.
     """
 
     chunk: int
     chunks: int
     put: int
     wait: int
-    cuts: tuple[int, ...] = ()
     apart: bool = False
-
-    @property
-    def lines(self) -> bool:
-        """Whether the message travels in lines."""
-        return self.chunks == 0
 
 
 @lru_cache(maxsize=4096)
 def plan_of(size: int, stages: int = 1) -> Plan:
-    """The plan of a message of `size` bytes, a positive multiple of UNIT, where steps have that many stages."""
-    if size <= LINES_BYTES:
-        return in_lines(size)
-    return _in_chunks(size)._replace(apart=stages > 1)
+    """The plan of a message of `size` bytes, a positive multiple of UNIT, where steps have that many stages.
 
-
-def _in_chunks(size: int) -> Plan:
-    if size < ENGINE_BYTES:
-        return chunked(size, 64, 64, 64)
-    plan = chunked(size, MOST_CHUNKS, MOST_CHUNKS, 32)
-    return plan._replace(cuts=tuple(max(1, round(plan.chunks * cut)) for cut in CUTS))
-
-
-def in_lines(size: int) -> Plan:
-    """As many blocks as the lines need."""
-    blocks = -(-(size // LINE) // BLOCK_LINES)
-    return Plan(0, 0, blocks, blocks)
+    Beside another stage few blocks wait: those that do keep others from computing.
+    """
+    beside = stages > 1
+    if size < MEDIUM:
+        return chunked(size, 64, 64, 64)._replace(apart=beside)
+    return chunked(size, 256 if size < LARGE else MOST_CHUNKS, 128, 32 if beside else 128)
 
 
 def chunked(size: int, most: int, put: int, wait: int) -> Plan:
@@ -78,9 +58,8 @@ def chunked(size: int, most: int, put: int, wait: int) -> Plan:
 
 
 class Slots(NamedTuple):
-    """The memory into which one side receives: per stage, words of chunks, lines, and rows as they are."""
+    """The memory into which one side receives: per stage, words of chunks and rows as they are."""
 
-    rows_at: int
     slot: int
     stages: int
 
@@ -92,10 +71,4 @@ class Slots(NamedTuple):
     @classmethod
     def of(cls, shape: Shape) -> Slots:
         """For the largest exchanges of a shape."""
-        lines = min(shape.hidden_bytes, LINES_ROOM) // LINE + 1
-        rows_at = _up(LINES_AT + 16 * lines, 4 * KIB)
-        return cls(rows_at, _up(rows_at + shape.hidden_bytes, 4 * KIB), shape.stages)
-
-
-def _up(size: int, unit: int) -> int:
-    return -(-size // unit) * unit
+        return cls(-(-(ROWS_AT + shape.hidden_bytes) // (4 * KIB)) * 4 * KIB, shape.stages)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,8 @@ from afd_connectors.transports.nvlink.moves import Part, head_of
 from afd_connectors.transports.nvlink.sizes import (
     COUNTS,
     FLAGS_AT,
-    LINES_AT,
+    OVER_BYTES,
+    ROWS_AT,
     STATUS_BYTES,
     Slots,
 )
@@ -31,11 +33,24 @@ class Window:
     def __init__(self, driver: Driver, shape: Shape) -> None:
         self._driver, self.slots = driver, Slots.of(shape)
         self._row_bytes = shape.row_bytes
-        self._mine, self._theirs = driver.reserve(self.slots.total), driver.reserve(self.slots.total)
-        self._counts_bytes = 2 * shape.stages * COUNTS * 4
-        self._counts, self._status = driver.own(self._counts_bytes), driver.host(STATUS_BYTES)
+        self._counts_bytes = 2 * shape.stages * COUNTS * 4 + OVER_BYTES
+        self._mine, self._theirs, self._counts, self._status = self._made_room()
         self._made: int | None = None
         self._placed = False
+
+    def _made_room(self) -> tuple[int, int, int, int]:
+        """All or nothing."""
+        with contextlib.ExitStack() as undo:
+            size = self.slots.total
+            places = [self._driver.reserve(size)]
+            undo.callback(self._driver.release, places[0], size)
+            places.append(self._driver.reserve(size))
+            undo.callback(self._driver.release, places[1], size)
+            counts = self._driver.own(self._counts_bytes)
+            undo.callback(self._driver.free, counts)
+            status = self._driver.host(STATUS_BYTES)
+            undo.pop_all()
+        return places[0], places[1], counts, status
 
     def make(self) -> int:
         """New memory for a new peer to write to; a descriptor of it, to be closed. What is placed stays for now."""
@@ -86,27 +101,27 @@ class Window:
         self.empty()
         self._driver.release(self._mine, self.slots.total)
         self._driver.release(self._theirs, self.slots.total)
-        self._driver.free(self._counts, self._status)
+        self._driver.free(self._counts)
+        self._driver.free_host(self._status)
 
     def outgoing(self, start: int, rows: int, layer: int, stage: int) -> Part:
         """A message of rows that lie at `start`."""
         slot = self._theirs + stage * self.slots.slot
-        return Part(
-            start, slot + self.slots.rows_at, slot + FLAGS_AT, slot + LINES_AT, self._counted(stage, 0),
-            self._status, rows * self._row_bytes, head_of(rows, layer, stage),
-        )  # fmt: skip
+        return self._part(start, slot + ROWS_AT, slot, 0, rows, head_of(rows, layer, stage), stage)
 
     def incoming(self, to: int, rows: int, layer: int, stage: int) -> Part:
         """A message of rows that are wanted at `to`, which may be `landing`."""
         slot = self._mine + stage * self.slots.slot
-        return Part(
-            slot + self.slots.rows_at, to, slot + FLAGS_AT, slot + LINES_AT, self._counted(stage, 1),
-            self._status, rows * self._row_bytes, head_of(rows, layer, stage),
-        )  # fmt: skip
+        return self._part(slot + ROWS_AT, to, slot, 1, rows, head_of(rows, layer, stage), stage)
 
     def landing(self, stage: int) -> int:
-        """Where rows that do not travel in lines arrive."""
-        return self._mine + stage * self.slots.slot + self.slots.rows_at
+        """Where rows arrive."""
+        return self._mine + stage * self.slots.slot + ROWS_AT
+
+    def _part(self, start: int, to: int, slot: int, direction: int, rows: int, head: int, stage: int) -> Part:
+        counts = self._counts + 4 * COUNTS * (2 * stage + direction)
+        over = self._counts + self._counts_bytes - OVER_BYTES
+        return Part(start, to, slot + FLAGS_AT, counts, over, self._status, rows * self._row_bytes, head)
 
     def end(self) -> None:
         """Ends every wait of the device, now and from now on."""
@@ -116,6 +131,3 @@ class Window:
         """(kind, expected head, found word) of a wait that the device gave up; kind 0 while there is none."""
         word = ctypes.c_uint64.from_address(self._status + _ERROR_AT).value
         return word >> 32, word & 0xFFFFFFFF, ctypes.c_uint64.from_address(self._status + _FOUND_AT).value
-
-    def _counted(self, stage: int, direction: int) -> int:
-        return self._counts + 4 * COUNTS * (2 * stage + direction)

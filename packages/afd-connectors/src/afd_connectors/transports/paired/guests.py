@@ -76,6 +76,7 @@ class Guests(Generic[P]):
             reason = f"FFN rank {self._layout.rank} is closing" if self.closed else self._occupied(arrival.rank)
             if reason is not None:
                 peer.hang_up()
+                peer.free()
                 return reason
             old = self._here.get(arrival.rank)
             if old is not None:
