@@ -15,9 +15,9 @@ class Device:
     """Rates that are reached, not those of the data sheet.
 
     memory: bytes. workspace: bytes that an engine takes beside weights and KV cache. bytes_s: weights read per
-    second. kv_bytes_s, latent_bytes_s: the same of KV caches with heads, and with latents (MLA). flops_s: of large bfloat16
-    products. launch_s: what a layer of one role takes beyond reading and computing. hop_s: of one short message one way.
-    link_bytes_s: of long ones.
+    second. kv_bytes_s, latent_bytes_s: the same of KV caches with heads, and with latents (MLA). flops_s: of large
+    bfloat16 products. launch_s: what a layer of one role takes beyond reading and computing. hop_s: of one short
+    message one way. link_bytes_s: of long ones.
     """
 
     memory: float
