@@ -23,7 +23,7 @@ from tests.support.offline import BATCH_DONE, Batch, Outcome, Run
 from tests.support.prompts import prompts
 from tests.support.servers import OPTIONS, base, environment, forked, section_of, wait, wait_ready
 from tests.support.sockets import probe
-from tests.support.streams import Crowd
+from tools.streams import Crowd
 
 pytestmark = pytest.mark.timeout(600)  # starting servers takes a minute where the machine is busy
 LAYERS, TOKENS = 4, 24

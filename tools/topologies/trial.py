@@ -1,0 +1,157 @@
+"""One topology tried: its servers started, their tokens compared, one of its FFN servers killed and started again."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from afd_connectors.layout import Layout
+from afd_workers.demo.client import Client
+from tools import toy_checkpoint
+from tools.gpu import setups
+from tools.gpu.children import Failed
+from tools.gpu.parity import SIZES, prompts
+from tools.gpu.serve_parts import Part, Spec, specs
+from tools.gpu.servers import Server, Servers, place
+from tools.streams import Crowd
+from tools.topologies.outcome import Outcome, added
+
+READY_S, LIMIT_S, LOOK_S = 400.0, 300.0, 0.02
+SEEN = 8  # tokens of each request before a server is killed
+ROWS = 64
+NAME = "toy"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """device: cuda or cpu. count: prompts of each attention server; tokens: of each answer."""
+
+    device: str
+    family: str
+    count: int
+    tokens: int
+    kill: bool
+
+
+class Trial:
+    """What all topologies share: the checkpoint, the prompts, what native vLLM says to them."""
+
+    def __init__(self, folder: Path, wanted: Wanted) -> None:
+        self.folder, self.wanted, self.cuda = folder, wanted, wanted.device == "cuda"
+        folder.mkdir(parents=True, exist_ok=True)
+        toy = folder / "toy"
+        self.model = setups.toy(toy, "cuda") if self.cuda else toy_checkpoint.make(wanted.family, toy)
+        self.prompts = prompts(wanted.count)
+        self.expected = self._native()
+
+    def arguments(self, graphs: bool) -> Sequence[str]:
+        """Of every server."""
+        found = ["--dtype", "bfloat16", "--max-model-len", "1024", "--max-num-batched-tokens", "2048"]
+        found += ["--max-num-seqs", str(ROWS), "--served-model-name", NAME, "--no-enable-prefix-caching"]
+        found += ["--disable-uvicorn-access-log", "--kv-cache-memory-bytes", str(1 << 30 if self.cuda else 64 << 20)]
+        if self.cuda:
+            found += ["--gpu-memory-utilization", "0.1"]  # the cache's size is given
+        if graphs and self.cuda:
+            sizes = [size for size in SIZES if size <= ROWS]
+            chosen = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": sizes}
+            return [*found, "--compilation-config", json.dumps(chosen)]
+        return [*found, "--enforce-eager"]
+
+    def run(self, part: Part) -> Outcome:
+        """Failed, OSError or TimeoutError where it could not be tried."""
+        asked, others = specs(part, self.arguments, timeout_s=5.0)
+        with Servers(self.folder) as servers:
+            ffn = [self._start(servers, spec, part) for spec in others]
+            fronts = [self._start(servers, spec, part) for spec in asked]
+            servers.ready(time.monotonic() + READY_S)
+            alone = added([self._equal(self._ask(front)) for front in fronts])
+            crowds = self._crowds(fronts)
+            for crowd in crowds:
+                crowd.wait_end(LIMIT_S)
+            together, rate = added([self._equal(crowd.tokens) for crowd in crowds]), sum(each.rate() for each in crowds)
+            name = str(part) if self.cuda else str(part.deployment)
+            outcome = Outcome(name, _section(others[-1], "connector"), alone, together, rate)
+            if self.wanted.kill:
+                crowds = self._crowds(fronts)
+                for crowd in crowds:
+                    crowd.wait_tokens(SEEN, LIMIT_S)
+                ffn[-1].kill()
+                again = self._start(servers, others[-1], part, "-again")
+                moment = _listening(again, others[-1])
+                for crowd in crowds:
+                    crowd.wait_end(LIMIT_S)
+                self._note(part, outcome, crowds, moment)
+        return outcome
+
+    def _note(self, part: Part, outcome: Outcome, crowds: Sequence[Crowd], moment: float) -> None:
+        """What the loss of the last FFN server did. moment: when it listened again."""
+        for error in {error for crowd in crowds for error in crowd.errors}:
+            print(f"  {part}: a request failed: {error}", flush=True)
+        deployment = part.deployment
+        hit, spared = [], []
+        for number, crowd in enumerate(crowds):
+            ranks = range(number * deployment.tp, (number + 1) * deployment.tp)
+            peers = {
+                peer for rank in ranks for peer in Layout("attention", rank, deployment.ranks, deployment.ffn).peers
+            }
+            (hit if deployment.ffn - 1 in peers else spared).append(crowd)
+        outcome.hit, outcome.pause = self._end(hit)
+        outcome.after = max(crowd.next_after(moment) for crowd in hit)
+        if spared:
+            outcome.spared, outcome.spared_pause = self._end(spared)
+
+    def _end(self, crowds: Sequence[Crowd]) -> tuple[tuple[int, int], float]:
+        equal = added([self._equal(crowd.tokens) for crowd in crowds])
+        return equal, max(crowd.longest_pause() for crowd in crowds)
+
+    def _native(self) -> list[list[int]]:
+        with Servers(self.folder) as servers:
+            part = Part.parse("native1")
+            server = self._start(servers, specs(part, self.arguments)[0][0], part)
+            servers.ready(time.monotonic() + READY_S)
+            return self._ask(server)
+
+    def _start(self, servers: Servers, spec: Spec, part: Part, suffix: str = "") -> Server:
+        devices = place(spec.devices) if self.cuda else None
+        return servers.start(f"{part.slug}-{spec.name}{suffix}", [str(self.model), *spec.arguments], devices)
+
+    def _ask(self, server: Server) -> list[list[int]]:
+        """One prompt after the other."""
+        client = Client(server.url, NAME)
+        return [list(client.complete(prompt, self.wanted.tokens).tokens) for prompt in self.prompts]
+
+    def _crowds(self, servers: Sequence[Server]) -> list[Crowd]:
+        return [Crowd(server.url, self.prompts, self.wanted.tokens, NAME) for server in servers]
+
+    def _equal(self, found: Sequence[Sequence[int]]) -> tuple[int, int]:
+        pairs = zip(found, self.expected, strict=True)
+        return sum(list(one) == other for one, other in pairs), len(self.expected)
+
+
+def _section(spec: Spec, key: str) -> str:
+    config = spec.arguments[spec.arguments.index("--additional-config") + 1]
+    return str(json.loads(config)["afd"][key])
+
+
+def _listening(server: Server, spec: Spec) -> float:
+    """When an FFN server listens for attention; Failed when it does not."""
+    port = int(_section(spec, "port")) + int(_section(spec, "rank"))
+    until = time.monotonic() + READY_S
+    while not _listens(port):
+        if time.monotonic() > until or server.ended:
+            raise Failed(f"{server.name} did not listen on port {port}:\n{server.log_tail()}")
+        time.sleep(LOOK_S)
+    return time.monotonic()
+
+
+def _listens(port: int) -> bool:
+    """Whether any process of this host does."""
+    for file in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
+        for line in file.read_text().splitlines()[1:] if file.exists() else ():
+            fields = line.split()
+            if fields[1].endswith(f":{port:04X}") and fields[3] == "0A":
+                return True
+    return False
