@@ -1,6 +1,6 @@
 """`vllm bench serve` on any number of devices: native and split servers of one model's dimensions, in one session.
 
-    python -m tools.gpu.bench_serve_gpu [--model v2-lite|qwen3-30b] [--input 256] [--output 256]
+    python -m tools.gpu.bench_serve_gpu [--shape NAME] [--model v2-lite|qwen3-30b] [--input 256] [--output 256]
         [--concurrency 64 128 256 512] [--parts native1,2 1A1F dp2ep 3A1F:dbo 1A1F-tp2-ep2 2A2F:eager ...]
         [--utilization 0.85] [--max-rows 512] [--stream-interval 1] [--times FILE] [--limit 520]
 
@@ -8,9 +8,10 @@ Parts, see serve_parts: nativeN, that many servers on a device each that share t
 the times the worst); dpNep, one native server, data and expert parallel; xAyF, attention servers and FFN servers. Each
 :graph (without a word), :dbo or :eager. One that needs more devices than there are says so and is left out.
 All uncompiled, with graphs of whole decode steps, random weights and prompts, twice as many requests as run at once
-(--waves). A part that fails does not keep the next one from running. A size is left out when the time of the parts
-that are to come would not suffice. Beside each row stands what `afd plan` expects, from --times (bench_step_gpu
---json) or else from estimates. Writes DIR/table.json, DIR of the model as setups.logs says.
+(--waves). --shape: a load of tools/gpu/shapes.py. A part that fails does not keep the next one from running. A size but
+the first is left out when the time of the parts that are to come would not suffice. Beside each row stands what
+`afd plan` expects, from --times (bench_step_gpu --json) or else from estimates. Writes DIR/table.json, DIR of the
+model as setups.logs says.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ from tools.gpu.children import Children, Failed
 from tools.gpu.serve_parts import Part, Spec, read_part, specs
 from tools.gpu.serve_row import HEAD, Planned, Row
 from tools.gpu.servers import Server, Servers, place, used_mib
+from tools.gpu.shapes import SHAPES
 
-READY_S, BENCH_S, RESERVE_S = 180.0, 75.0, 105.0
+READY_S, BENCH_S, RESERVE_S, WARM = 180.0, 150.0, 105.0, 128
 SIZES = (1, 2, 4, 8, 16, 24, 32, *range(48, 129, 16), *range(160, 257, 32), *range(320, 2049, 64))
 #: What one of vLLM's API servers streams at most, token by token, on the host of docs/benchmarks/gpu.md.
 FRONT_TOKENS_S = 10_800.0
@@ -92,9 +94,11 @@ class Bench:
         given, name = self.options, f"{part.deployment}:{part.mode}"
         holders = [server for server in servers if server.kv_tokens()]
         sizes = sorted(given.concurrency)
-        self._run(servers, sizes[0], given.output // 8, requests=sizes[0])  # warm
+        self._run(servers, min(sizes[0], WARM), max(1, given.output // 8), requests=min(sizes[0], WARM))  # warm
         for size in sizes:
             reserve = RESERVE_S * self.later + (0.0 if own else 45.0)
+            if size == sizes[0]:
+                reserve = 0.0
             if self.left < reserve + 20.0 + size * given.output / 3072:
                 print(f"  {name} at {size}: left out, {self.left:.0f} s left, {reserve:.0f} s kept", flush=True)
                 continue
@@ -207,6 +211,15 @@ def run(bench: Bench, parts: Sequence[Part]) -> bool:
     return right
 
 
+def _shape(parser: argparse.ArgumentParser) -> dict[str, object]:
+    """What the shape that was asked for changes of the options' defaults."""
+    name = parser.parse_known_args()[0].shape
+    if name is None:
+        return {}
+    found = asdict(SHAPES[name])
+    return {**found, "input": found["prompt"], "parts": [Part.parse(part) for part in SHAPES[name].parts]}
+
+
 def _share(whole: int, number: int, count: int) -> int:
     return max(1, (number + 1) * whole // count - number * whole // count)
 
@@ -223,6 +236,7 @@ def _ended(number: int, _frame: FrameType | None) -> None:
 def main() -> None:
     """Prints the table; exit code 1 when a part failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=tuple(SHAPES), help="a load with a name, whose parts other options change")
     parser.add_argument("--model", choices=tuple(setups.DIMENSIONS), default="v2-lite")
     parser.add_argument("--input", type=int, default=256, help="tokens of each prompt")
     parser.add_argument("--output", type=int, default=256, help="tokens that each request is given")
@@ -239,6 +253,7 @@ def main() -> None:
     parser.add_argument("--stream-interval", type=int, default=1, help="tokens per message of every server's stream")
     parser.add_argument("--times", type=Path, help="measured steps for the planner")
     setups.connector_option(parser)
+    parser.set_defaults(**_shape(parser))
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, _ended)
     folder = setups.logs(f"bench-serve-{options.model}-{options.input}-{options.output}")
