@@ -7,7 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from tools import planner_table
 from tools.gpu.serve_parts import Part, Spec, specs
+from tools.gpu.setups import DIMENSIONS
+from tools.gpu.shapes import SHAPES
 
 
 def graphs(some: bool) -> Sequence[str]:
@@ -74,3 +77,17 @@ def test_a_part_for_more_devices_says_what_it_needs() -> None:
 def test_other_names_are_refused(name: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         Part.parse(name)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_named_load_is_for_so_many_devices(name: str) -> None:
+    shape = SHAPES[name]
+    assert {Part.parse(each).devices for each in shape.parts} == {2 if name.endswith("2") and name != "v2" else 4}
+    assert shape.model in DIMENSIONS
+    longest = max(2 * shape.prompt, shape.prompt + shape.output)  # see bench_serve_gpu
+    assert longest <= int(str(DIMENSIONS[shape.model]["max_position_embeddings"]))
+
+
+def test_the_planners_page_is_current() -> None:
+    """Else: python -m tools.planner_table."""
+    assert planner_table.TARGET.read_text() == planner_table.text()

@@ -20,20 +20,22 @@ from tools.gpu.children import DEVICES, ENV, ROOT, TAIL, Failed, plugin_path
 from tools.gpu.setups import free_port
 
 LOOK_S = 0.5
+#: What is run to serve, and what both of them are followed by.
+VLLM = ("vllm.entrypoints.cli.main", "serve")
+AFD = ("afd_workers.cli", "serve")
+#: The same for vLLM's CPU build, which lacks what its own command looks for.
+CPU = (API_SERVER, "--model")
 GONE_S = 30.0
 KV_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
 FREE_MIB = 2048
 
 
-#: How vLLM is started, with the model's folder after it: its CPU build lacks what its own command looks for.
-CUDA = ("vllm.entrypoints.cli.main", "serve")
-CPU = (API_SERVER, "--model")
-
-
 class Server:
     """One server and every process under it. devices: what CUDA_VISIBLE_DEVICES says, or None for a CPU build."""
 
-    def __init__(self, name: str, arguments: Sequence[str], log: Path, devices: str | None, path: str) -> None:
+    def __init__(
+        self, name: str, arguments: Sequence[str], log: Path, devices: str | None, path: str, module: Sequence[str]
+    ) -> None:
         self.name, self._log, port = name, log, free_port()
         self.url = f"http://127.0.0.1:{port}"
         env = {**os.environ, **ENV, "PYTHONPATH": path}
@@ -42,7 +44,7 @@ class Server:
         else:
             env |= {"CUDA_VISIBLE_DEVICES": devices, "VLLM_USE_V2_MODEL_RUNNER": "1"}
             env |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
-        command = [sys.executable, "-m", *(CPU if devices is None else CUDA), *arguments]
+        command = [sys.executable, "-m", *module, *arguments]
         command += ["--host", "127.0.0.1", "--port", str(port)]
         with log.open("w") as stream:
             stream.write(f"{' '.join(command)}\n")
@@ -108,9 +110,9 @@ class Servers:
         self._before = used_mib()
         self._all: list[Server] = []
 
-    def start(self, name: str, arguments: Sequence[str], devices: str | None) -> Server:
-        """Starts `vllm serve` with the model's folder and options; devices: see Server."""
-        server = Server(name, arguments, self._logs / f"{name}.log", devices, self._path)
+    def start(self, name: str, arguments: Sequence[str], devices: str | None, module: Sequence[str] = VLLM) -> Server:
+        """Starts `vllm serve`, or `afd serve`, with the model's folder and options; devices: see Server."""
+        server = Server(name, arguments, self._logs / f"{name}.log", devices, self._path, module)
         self._all.append(server)
         return server
 

@@ -15,7 +15,7 @@ from tools.gpu import setups
 from tools.gpu.children import Failed
 from tools.gpu.parity import SIZES, prompts
 from tools.gpu.serve_parts import Part, Spec, specs
-from tools.gpu.servers import Server, Servers, place
+from tools.gpu.servers import CPU, VLLM, Server, Servers, place
 from tools.streams import Crowd
 from tools.topologies.outcome import Outcome, added
 
@@ -116,7 +116,8 @@ class Trial:
 
     def _start(self, servers: Servers, spec: Spec, part: Part, suffix: str = "") -> Server:
         devices = place(spec.devices) if self.cuda else None
-        return servers.start(f"{part.slug}-{spec.name}{suffix}", [str(self.model), *spec.arguments], devices)
+        name, module = f"{part.slug}-{spec.name}{suffix}", VLLM if self.cuda else CPU
+        return servers.start(name, [str(self.model), *spec.arguments], devices, module)
 
     def _ask(self, server: Server) -> list[list[int]]:
         """One prompt after the other."""
