@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from afd_connectors.layout import Layout
@@ -17,10 +17,11 @@ from tools.gpu.parity import SIZES, prompts
 from tools.gpu.serve_parts import Part, Spec, specs
 from tools.gpu.servers import CPU, VLLM, Server, Servers, place
 from tools.streams import Crowd
-from tools.topologies.outcome import Outcome, added
+from tools.topologies.outcome import Equal, Outcome, added
 
 READY_S, LIMIT_S, LOOK_S = 400.0, 300.0, 0.02
 SEEN = 8  # tokens of each request before a server is killed
+LONGER = 5  # times as many tokens are asked for then, so that all requests are still running
 ROWS = 64
 NAME = "toy"
 
@@ -45,7 +46,7 @@ class Trial:
         toy = folder / "toy"
         self.model = setups.toy(toy, "cuda") if self.cuda else toy_checkpoint.make(wanted.family, toy)
         self.prompts = prompts(wanted.count)
-        self.expected = self._native()
+        self._native: dict[int, list[list[int]]] = {}
 
     def arguments(self, graphs: bool) -> Sequence[str]:
         """Of every server."""
@@ -63,21 +64,26 @@ class Trial:
     def run(self, part: Part) -> Outcome:
         """Failed, OSError or TimeoutError where it could not be tried."""
         asked, others = specs(part, self.arguments, timeout_s=5.0)
+        self._know(part.deployment.tp)
         with Servers(self.folder) as servers:
             ffn = [self._start(servers, spec, part) for spec in others]
             fronts = [self._start(servers, spec, part) for spec in asked]
             servers.ready(time.monotonic() + READY_S)
-            alone = added([self._equal(self._ask(front)) for front in fronts])
-            crowds = self._crowds(fronts)
+            count = self.wanted.tokens
+            alone = added([self._equal(part, self._ask(front, count), count) for front in fronts])
+            crowds = self._crowds(fronts, count)
             for crowd in crowds:
                 crowd.wait_end(LIMIT_S)
-            together, rate = added([self._equal(crowd.tokens) for crowd in crowds]), sum(each.rate() for each in crowds)
+            together = added([self._equal(part, crowd.tokens, count) for crowd in crowds])
+            rate = sum(crowd.rate() for crowd in crowds)
             name = str(part) if self.cuda else str(part.deployment)
             outcome = Outcome(name, _section(others[-1], "connector"), alone, together, rate)
             if self.wanted.kill:
-                crowds = self._crowds(fronts)
+                crowds = self._crowds(fronts, self._most)
                 for crowd in crowds:
                     crowd.wait_tokens(SEEN, LIMIT_S)
+                if any(stream.ended for crowd in crowds for stream in crowd.streams):
+                    raise Failed("requests had ended before the FFN server was killed: ask for more --tokens")
                 ffn[-1].kill()
                 again = self._start(servers, others[-1], part, "-again")
                 moment = _listening(again, others[-1])
@@ -98,38 +104,49 @@ class Trial:
                 peer for rank in ranks for peer in Layout("attention", rank, deployment.ranks, deployment.ffn).peers
             }
             (hit if deployment.ffn - 1 in peers else spared).append(crowd)
-        outcome.hit, outcome.pause = self._end(hit)
+        outcome.hit, outcome.pause = self._end(part, hit)
         outcome.after = max(crowd.next_after(moment) for crowd in hit)
         if spared:
-            outcome.spared, outcome.spared_pause = self._end(spared)
+            outcome.spared, outcome.spared_pause = self._end(part, spared)
 
-    def _end(self, crowds: Sequence[Crowd]) -> tuple[tuple[int, int], float]:
-        equal = added([self._equal(crowd.tokens) for crowd in crowds])
+    def _end(self, part: Part, crowds: Sequence[Crowd]) -> tuple[Equal, float]:
+        equal = added([self._equal(part, crowd.tokens, self._most) for crowd in crowds])
         return equal, max(crowd.longest_pause() for crowd in crowds)
 
-    def _native(self) -> list[list[int]]:
+    @property
+    def _most(self) -> int:
+        """Tokens of the longest answers."""
+        return self.wanted.tokens * (LONGER if self.wanted.kill else 1)
+
+    def _know(self, tp: int) -> None:
+        """What native vLLM with as much tensor parallelism says, which rounds more partial sums."""
+        if tp in self._native:
+            return
+        parallel = ("--tensor-parallel-size", str(tp)) if tp > 1 else ()
+        part = Part.parse("native1")
+        [spec], _ = specs(part, lambda graphs: [*self.arguments(graphs), *parallel])
         with Servers(self.folder) as servers:
-            part = Part.parse("native1")
-            server = self._start(servers, specs(part, self.arguments)[0][0], part)
+            server = self._start(servers, replace(spec, devices=tuple(range(tp))), part)
             servers.ready(time.monotonic() + READY_S)
-            return self._ask(server)
+            self._native[tp] = self._ask(server, self._most)
 
     def _start(self, servers: Servers, spec: Spec, part: Part, suffix: str = "") -> Server:
         devices = place(spec.devices) if self.cuda else None
         name, module = f"{part.slug}-{spec.name}{suffix}", VLLM if self.cuda else CPU
         return servers.start(name, [str(self.model), *spec.arguments], devices, module)
 
-    def _ask(self, server: Server) -> list[list[int]]:
+    def _ask(self, server: Server, tokens: int) -> list[list[int]]:
         """One prompt after the other."""
         client = Client(server.url, NAME)
-        return [list(client.complete(prompt, self.wanted.tokens).tokens) for prompt in self.prompts]
+        return [list(client.complete(prompt, tokens).tokens) for prompt in self.prompts]
 
-    def _crowds(self, servers: Sequence[Server]) -> list[Crowd]:
-        return [Crowd(server.url, self.prompts, self.wanted.tokens, NAME) for server in servers]
+    def _crowds(self, servers: Sequence[Server], tokens: int) -> list[Crowd]:
+        return [Crowd(server.url, self.prompts, tokens, NAME) for server in servers]
 
-    def _equal(self, found: Sequence[Sequence[int]]) -> tuple[int, int]:
-        pairs = zip(found, self.expected, strict=True)
-        return sum(list(one) == other for one, other in pairs), len(self.expected)
+    def _equal(self, part: Part, found: Sequence[Sequence[int]], tokens: int) -> Equal:
+        """(requests with so many tokens, all of them native's; requests)."""
+        native = self._native[part.deployment.tp]
+        return sum(list(one) == other[:tokens] for one, other in zip(found, native, strict=True)), len(native)
 
 
 def _section(spec: Spec, key: str) -> str:
