@@ -18,7 +18,7 @@ from afd_workers.commands.plan import make
 from afd_workers.planner.deployment import Deployment
 from afd_workers.planner.forecast import Forecast, Limits, Load, Planner
 from afd_workers.planner.measured import CONTEXT
-from tools.gpu.bench_serve_gpu import FRONT_TOKENS_S
+from tools.gpu.serve_bench import FRONT_TOKENS_S
 from tools.gpu.serve_parts import Part
 from tools.gpu.setups import DIMENSIONS
 from tools.gpu.shapes import SHAPES
