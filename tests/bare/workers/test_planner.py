@@ -173,7 +173,7 @@ class TestWhateverTheTimes:
     def test_estimates_and_measured_lines_never_shrink(
         self, name: str, one: int, other: int, context: int, shared: int
     ) -> None:
-        """Shared roles of measured ones follow the estimate's proportion, which may fall faster than these lines rise."""
+        """Measured roles that are shared follow the estimate's proportion, which may fall faster than they rise."""
         low, high = sorted((one, other))
         estimate, measured = TIMES[name]
         for times, ranks in ((estimate, shared), (measured, 1)):
