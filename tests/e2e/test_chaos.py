@@ -26,7 +26,7 @@ from tests.support.offline import Run
 from tests.support.prompts import prompts
 from tests.support.servers import base, forked, roles, wait, wait_ready
 from tests.support.sockets import listens, probe
-from tests.support.streams import Crowd
+from tools.streams import Crowd
 
 pytestmark = pytest.mark.timeout(600)  # starting servers takes a minute or two
 TOKENS = 300

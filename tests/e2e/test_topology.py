@@ -23,7 +23,7 @@ from tests.support.offline import BATCH_DONE, Batch, Outcome, Run
 from tests.support.prompts import prompts
 from tests.support.servers import OPTIONS, base, environment, forked, section_of, wait, wait_ready
 from tests.support.sockets import probe
-from tests.support.streams import Crowd
+from tools.streams import Crowd
 
 pytestmark = pytest.mark.timeout(600)  # starting servers takes a minute where the machine is busy
 LAYERS, TOKENS = 4, 24
@@ -136,10 +136,21 @@ def test_one_attention_rank_splits_its_rows_over_two_ffn_ranks(
     assert whole(outcome)
 
 
-def test_two_attention_ranks_with_an_ffn_rank_each(model: Path, native: list[Batch], tmp_path: Path) -> None:
+def test_the_loss_of_one_of_two_ffn_ranks_holds_up_only_who_exchanges_with_it(
+    model: Path, native: list[Batch], tmp_path: Path
+) -> None:
     attention, *ffn = plan(model, "2A2F")
-    with running(ffn, tmp_path):
-        two_engines(tmp_path, model, attention, native)
+    with ExitStack() as stack:
+        _, lost = stack.enter_context(running(ffn, tmp_path))
+        runs = [offline(tmp_path, model, attention, rank=rank) for rank in range(2)]
+        for run in runs:
+            stack.callback(run.end)
+        wait("the other's first batch", lambda: BATCH_DONE.format(1, len(BATCHES)) in runs[1].lines())
+        lost.signal(signal.SIGKILL)
+        assert right(runs[0].outcome(), native)
+        assert BATCH_DONE.format(len(BATCHES), len(BATCHES)) not in runs[1].lines()
+        stack.enter_context(forked(ffn[1], tmp_path))
+        assert right(runs[1].outcome(), native)
 
 
 @pytest.fixture(scope="module")
@@ -197,14 +208,18 @@ def two_engines(folder: Path, model: Path, attention: Server, native: list[Batch
     """Independent attention ranks 0 and 1, both busy at the same time."""
     runs = [offline(folder, model, attention, rank=rank) for rank in range(2)]
     for outcome in [run.outcome() for run in runs]:
-        assert outcome.tokens == native
-        assert whole(outcome)
+        assert right(outcome, native)
 
 
 def waits(attention: Server) -> bool:
     """Whether it says that it lives and waits for FFN rank 0."""
     code, said = probe(attention.health)
     return (code, said.get("status"), said.get("for")) == (200, "waiting", ["FFN rank 0"])
+
+
+def right(outcome: Outcome, native: list[Batch]) -> bool:
+    """Whether its tokens are native vLLM's and every step was exchanged."""
+    return outcome.tokens == native and whole(outcome)
 
 
 def whole(outcome: Outcome) -> bool:

@@ -14,6 +14,10 @@
 # topologies: several ranks and processes of each role, on as many devices as there are. dbolong (only when named): the
 # steps with 512 tokens of context.
 #
+# four (only when named): everything that needs four devices, each of its parts also alone: fourkill, tokens and the loss
+# of an FFN rank under load; four-NAME, a load of tools/gpu/shapes.py over HTTP, native and split. On fewer devices each
+# says what it needs. room2: the load of two devices where KV room limits replicas.
+#
 # Needs vLLM and torch for CUDA in the Python that PYTHON names (default python3), or on PYTHONPATH. The packages of
 # this repository need not be installed. Logs go under AFD_GPU_LOGS (default /tmp/afd-gpu); the tables also into
 # tables.txt there. A part that fails does not keep the next one from running.
@@ -42,8 +46,16 @@ part() { # name limit module arguments...
     local code=$?
     [ $code -eq 0 ] || { echo "=== $name ended with code $code"; failed=1; }
 }
+four=(fourkill four-v2 four-qwen four-v2-long four-qwen-long four-v2-balance four-qwen-balance four-qwen-room four-v2-modes
+    four-qwen-modes)
+every=()
+for name in "${parts[@]}"; do
+    if [ "$name" = four ]; then every+=("${four[@]}"); else every+=("$name"); fi
+done
+times=() # of steps, if they were measured in this session
+[ -s "$AFD_GPU_LOGS/step.json" ] && times=(--times "$AFD_GPU_LOGS/step.json")
 main() {
-    for name in "${parts[@]}"; do
+    for name in "${every[@]}"; do
         case $name in
         hop) part hop 240 tools.gpu.bench_hop_gpu --connector "$connector" ;;
         nvlink) part nvlink 240 tools.gpu.bench_hop_nvlink ;;
@@ -51,7 +63,7 @@ main() {
         parity) part parity 420 tools.gpu.parity ;;
         step) part step 560 tools.gpu.bench_step_gpu --eager --json "$AFD_GPU_LOGS/step.json" ;;
         kill) part kill 300 tools.gpu.kill_ffn ;;
-        serve) part serve 580 tools.gpu.bench_serve_gpu ;;
+        serve) part serve 580 tools.gpu.bench_serve_gpu "${times[@]}" ;;
         qwen) part qwen 580 tools.gpu.bench_serve_gpu --model qwen3-30b --input 4096 --concurrency 32 128 ;;
         trace) part trace 240 tools.gpu.bench_step_gpu --rows 1 16 --rounds 2 --trace "$AFD_GPU_LOGS/traces" ;;
         dbo) part dbo 180 tools.gpu.dbo --json "$AFD_GPU_LOGS/dbo.json" ;;
@@ -61,6 +73,10 @@ main() {
         families) part families 420 tools.gpu.families ;;
         topologies) part topologies 400 tools.gpu.topologies ;;
         dbolong) part dbolong 240 tools.gpu.dbo --steps --rows 512 --rounds 1 --prompt 512 ;;
+        fourkill) part fourkill 590 tools.bench_topologies --device cuda --parts 2A2F 3A1F 1A3F 1A1F-tp2-ep2 2A2F:dbo ;;
+        four-v2*) part "$name" 590 tools.gpu.bench_serve_gpu --shape "${name#four-}" --limit 570 "${times[@]}" ;;
+        four-*) part "$name" 590 tools.gpu.bench_serve_gpu --shape "${name#four-}" --limit 570 ;;
+        room2) part room2 420 tools.gpu.bench_serve_gpu --shape qwen-room2 --limit 400 ;;
         *) echo "unknown part $name"; failed=1 ;;
         esac
     done

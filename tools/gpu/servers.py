@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,28 +15,35 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
-from tools.gpu.children import ENV, ROOT, TAIL, Failed, plugin_path
+from afd_workers.launch.plan import API_SERVER
+from tools.gpu.children import DEVICES, ENV, ROOT, TAIL, Failed, plugin_path
 from tools.gpu.setups import free_port
 
 LOOK_S = 0.5
 #: What is run to serve, and what both of them are followed by.
 VLLM = ("vllm.entrypoints.cli.main", "serve")
 AFD = ("afd_workers.cli", "serve")
+#: The same for vLLM's CPU build, which lacks what its own command looks for.
+CPU = (API_SERVER, "--model")
 GONE_S = 30.0
 KV_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
 FREE_MIB = 2048
 
 
 class Server:
-    """One server and every process under it."""
+    """One server and every process under it. devices: what CUDA_VISIBLE_DEVICES says, or None for a CPU build."""
 
     def __init__(
-        self, name: str, arguments: Sequence[str], log: Path, devices: str, path: str, module: Sequence[str]
+        self, name: str, arguments: Sequence[str], log: Path, devices: str | None, path: str, module: Sequence[str]
     ) -> None:
         self.name, self._log, port = name, log, free_port()
         self.url = f"http://127.0.0.1:{port}"
-        env = {**os.environ, **ENV, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": devices}
-        env |= {"VLLM_USE_V2_MODEL_RUNNER": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
+        env = {**os.environ, **ENV, "PYTHONPATH": path}
+        if devices is None:
+            env |= {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+        else:
+            env |= {"CUDA_VISIBLE_DEVICES": devices, "VLLM_USE_V2_MODEL_RUNNER": "1"}
+            env |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
         command = [sys.executable, "-m", *module, *arguments]
         command += ["--host", "127.0.0.1", "--port", str(port)]
         with log.open("w") as stream:
@@ -66,6 +74,11 @@ class Server:
                 raise self._failed("was not ready in time")
             time.sleep(LOOK_S)
 
+    @property
+    def ended(self) -> bool:
+        """Whether its first process has."""
+        return self._process.poll() is not None
+
     def kill(self) -> None:
         """Ends its process group at once."""
         with contextlib.suppress(ProcessLookupError):
@@ -75,6 +88,10 @@ class Server:
     def log_text(self) -> str:
         """All that it logged."""
         return self._log.read_text(errors="replace")
+
+    def lines_with(self, words: str) -> list[str]:
+        """Of its log, those that hold `words`."""
+        return [line for line in self.log_text().splitlines() if words in line]
 
     def kv_tokens(self) -> list[int]:
         """The size of each KV cache that it told of."""
@@ -96,8 +113,8 @@ class Servers:
         self._before = used_mib()
         self._all: list[Server] = []
 
-    def start(self, name: str, arguments: Sequence[str], devices: str, module: Sequence[str] = VLLM) -> Server:
-        """Starts `vllm serve`, or `afd serve`, with what CUDA_VISIBLE_DEVICES says."""
+    def start(self, name: str, arguments: Sequence[str], devices: str | None, module: Sequence[str] = VLLM) -> Server:
+        """Starts `vllm serve`, or `afd serve`, with the model's folder and options; devices: see Server."""
         server = Server(name, arguments, self._logs / f"{name}.log", devices, self._path, module)
         self._all.append(server)
         return server
@@ -124,8 +141,15 @@ class Servers:
         return any(now > before + FREE_MIB for now, before in zip(used_mib(), self._before, strict=True))
 
 
+def place(devices: Sequence[int]) -> str:
+    """What CUDA_VISIBLE_DEVICES says for these places of AFD_GPU_DEVICES, or of the host where that names fewer."""
+    return ",".join(DEVICES[each] if each < len(DEVICES) else str(each) for each in devices)
+
+
 def used_mib() -> list[int]:
-    """Memory in use per device."""
+    """Memory in use per device; none without a driver."""
+    if shutil.which("nvidia-smi") is None:
+        return []
     query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     told = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout
     return [int(line) for line in told.split()]

@@ -9,13 +9,13 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from afd_workers.commands import demo, doctor, models, patches, serve, size
+from afd_workers.commands import demo, doctor, models, patches, plan, serve, size
 from afd_workers.commands.request import normal
 from afd_workers.launch.fleet import LaunchError
 
-COMMANDS = (serve, demo, models, size, patches, doctor)
+COMMANDS = (serve, demo, models, size, plan, patches, doctor)
 #: Those that only write, whose reader may have enough before they end.
-_WRITING = ("models", "size", "patches", "doctor")
+_WRITING = ("models", "size", "plan", "patches", "doctor")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

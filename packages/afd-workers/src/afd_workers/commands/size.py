@@ -42,12 +42,13 @@ def run(options: argparse.Namespace, _rest: tuple[str, ...]) -> int:
         shared_on_attention=options.shared_on_attention,
         dense_on_attention=options.dense_on_attention,
     )
-    found = sizes(_config(options.model), split, kv_bytes=options.kv_bytes)
+    found = sizes(read_config(options.model), split, kv_bytes=options.kv_bytes)
     sys.stdout.write("".join(f"{line}\n" for line in _lines(found)))
     return 0
 
 
-def _config(model: Path) -> dict[str, object]:
+def read_config(model: Path) -> dict[str, object]:
+    """The text model's part of a config.json; ValueError where there is none."""
     file = model / "config.json" if model.is_dir() else model
     try:
         if file.exists() and not file.is_file():  # a pipe or device may never end

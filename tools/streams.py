@@ -8,12 +8,11 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from tests.support.servers import wait
-
 _SILENCE_S = 150.0  # how long a client waits for its next token
+_LOOK_S = 0.2
 
 
 class Stream:
@@ -22,13 +21,13 @@ class Stream:
     tokens, times: token ids and the time.monotonic() seconds at which each arrived; error: why it ended early.
     """
 
-    def __init__(self, base: str, prompt: Sequence[int], count: int) -> None:
+    def __init__(self, base: str, prompt: Sequence[int], count: int, model: str) -> None:
         self.tokens: list[int] = []
         self.times: list[float] = []
         self.error: str | None = None
         self._done = False
         body = {
-            "model": "toy", "prompt": list(prompt), "max_tokens": count, "min_tokens": count, "ignore_eos": True,
+            "model": model, "prompt": list(prompt), "max_tokens": count, "min_tokens": count, "ignore_eos": True,
             "temperature": 0, "stream": True, "return_token_ids": True,
         }  # fmt: skip
         self._request = urllib.request.Request(
@@ -72,12 +71,12 @@ class Stream:
 class Crowd:
     """All prompts at once, each a client of its own."""
 
-    def __init__(self, base: str, prompts: Sequence[Sequence[int]], count: int) -> None:
-        self.streams = [Stream(base, prompt, count) for prompt in prompts]
+    def __init__(self, base: str, prompts: Sequence[Sequence[int]], count: int, model: str = "toy") -> None:
+        self.streams = [Stream(base, prompt, count, model) for prompt in prompts]
 
     def wait_tokens(self, count: int, timeout_s: float = 60.0) -> None:
         """Until each client has ``count`` tokens."""
-        wait(
+        _wait(
             f"{count} tokens for every client ({self.errors or 'no errors'})",
             lambda: all(len(stream.tokens) >= count for stream in self.streams),
             timeout_s,
@@ -85,7 +84,7 @@ class Crowd:
 
     def wait_end(self, timeout_s: float) -> None:
         """Until no client waits any more."""
-        wait("the end of every client", lambda: all(stream.ended for stream in self.streams), timeout_s)
+        _wait("the end of every client", lambda: all(stream.ended for stream in self.streams), timeout_s)
 
     @property
     def tokens(self) -> list[list[int]]:
@@ -108,3 +107,16 @@ class Crowd:
         times = sorted(at for stream in self.streams for at in stream.times)
         begun = max(stream.times[0] for stream in self.streams)
         return max(later - earlier for earlier, later in pairwise(times) if earlier >= begun)
+
+    def rate(self) -> float:
+        """Tokens per second of all clients, from the first token to the last."""
+        times = sorted(at for stream in self.streams for at in stream.times)
+        return (len(times) - 1) / (times[-1] - times[0])
+
+
+def _wait(what: str, condition: Callable[[], bool], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"Expected {what} within {timeout_s:g} s, found none of it: read the servers' logs.")
+        time.sleep(_LOOK_S)

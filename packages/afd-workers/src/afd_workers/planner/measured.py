@@ -1,0 +1,66 @@
+"""Reads the times that `tools/gpu/bench_step_gpu.py --json` writes, and the hops that go with them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from afd_workers.planner.times import Point
+
+#: Mean context in steps of that script: a prompt of 16 tokens, 4 to 68 more.
+CONTEXT: Final = 52.0
+_MS, _US = 1e-3, 1e-6
+
+
+def read(file: Path) -> list[Point]:
+    """A list of rows, or a mapping whose "rows" is one; of each row, in milliseconds: rows, ffn, attention, native.
+
+    attention_device: attention's graph alone on the device; without it, what native takes beyond the FFN role counts
+    if that is less than attention, which also holds what the host does and the device does not wait for. hop_us, or
+    hop_wire_us where the hop was timed alone: microseconds one way. context: tokens per request, CONTEXT without it.
+    ValueError says what is missing.
+    """
+    try:
+        found = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"Expected the JSON of a benchmark of steps in {file} ({error}): give what bench_step_gpu wrote."
+        ) from error
+    rows = found.get("rows") if isinstance(found, dict) else found
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"Expected a list of measured rows in {file}, found none: give what bench_step_gpu wrote.")
+    return [_point(row, file) for row in rows]
+
+
+def _point(row: Mapping[str, object], file: Path) -> Point:
+    def number(key: str) -> float | None:
+        value = row.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+            raise ValueError(f"Expected a number of at least 0 as {key} in {file}, found {value!r}: measure it again.")
+        return float(value)
+
+    def needed(key: str) -> float:
+        value = number(key)
+        if value is None:
+            raise ValueError(f"Expected {key} in every row of {file}, found a row without it: measure it again.")
+        return value
+
+    ffn, native, attention = needed("ffn"), number("native"), number("attention_device")
+    if attention is None:
+        attention = needed("attention")
+        if native is not None and native > ffn:
+            attention = min(attention, native - ffn)
+    hop, context = number("hop_wire_us"), number("context")
+    return Point(
+        rows=int(needed("rows")),
+        context=CONTEXT if context is None else context,
+        attention=attention * _MS,
+        ffn=ffn * _MS,
+        hop=(needed("hop_us") if hop is None else hop) * _US,
+        native=None if native is None else native * _MS,
+    )

@@ -1,0 +1,95 @@
+"""Topologies of real vLLM servers: their tokens beside native vLLM's, and what the loss of an FFN server does.
+
+    python -m tools.bench_topologies [--device cpu|cuda] [--parts 2A2F 3A1F ...] [--family qwen3-moe]
+        [--connector NAME] [--prompts 8] [--tokens 48] [--no-kill] [--json FILE]
+
+A part is a deployment as `afd plan` names it, each attention replica a server of its own. On CUDA :dbo and :eager may
+follow, and a part that needs more devices than there are says so. Prints a Markdown table, a line per part as it is
+done. alone: requests with native vLLM's tokens, of each attention server asked by itself, one prompt after the other.
+together: of all servers asked at once, where rows of several ranks are one batch. Then the last FFN server is killed
+(SIGKILL) while all of them stream, and started again: requests with native tokens of attention servers that exchange
+with it, and of the others; the longest pause of either; and when the next token came after the new server listened.
+
+Exit code 1 unless, on a CPU, every token is native's; on CUDA those of "alone", as larger batches take other kernels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+
+from tools import toy_checkpoint
+from tools.gpu import setups
+from tools.gpu.children import Failed
+from tools.gpu.serve_parts import Part, read_part
+from tools.gpu.servers import used_mib
+from tools.topologies.outcome import HEAD, Outcome
+from tools.topologies.trial import Trial, Wanted
+
+
+def run(trial: Trial, parts: Sequence[Part], file: Path | None) -> bool:
+    """Whether every part went through with the tokens that it must have."""
+    right, found = True, list[Outcome]()
+    print(HEAD, "|" + "---|" * (HEAD.count(" | ") + 1), sep="\n", flush=True)
+    for each in parts:
+        lacking = each.lacking(len(used_mib())) if trial.cuda else None
+        if lacking is not None:
+            print(f"left out: {lacking}", flush=True)
+            continue
+        try:
+            outcome = trial.run(each)
+        except (Failed, OSError, ValueError) as error:
+            print(f"FAILED: {each}: {type(error).__name__}: {error}", flush=True)
+            right = False
+            continue
+        print(outcome, flush=True)
+        found.append(outcome)
+        equal, asked = outcome.alone
+        right = right and (equal == asked if trial.cuda else outcome.right)
+        if file is not None:
+            file.write_text(json.dumps([asdict(one) for one in found], indent=2))
+    return right
+
+
+def _ended(number: int, _frame: FrameType | None) -> None:
+    """A signal ends the run as an error does, so that no server stays behind."""
+    raise SystemExit(128 + number)
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument(
+        "--parts", nargs="+", type=read_part, default=[Part.parse(name) for name in ("2A2F", "3A1F", "1A3F")]
+    )
+    parser.add_argument(
+        "--family", choices=toy_checkpoint.runnable(), default="qwen3-moe", help="of the checkpoint, on a CPU"
+    )
+    parser.add_argument("--prompts", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--no-kill", dest="kill", action="store_false")
+    parser.add_argument("--json", type=Path)
+    setups.connector_option(parser)
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, _ended)
+    os.environ.setdefault(setups.CONNECTOR, "auto")
+    wanted = Wanted(given.device, given.family, given.prompts, given.tokens, given.kill)
+    try:
+        right = run(Trial(setups.logs("topologies"), wanted), given.parts, given.json)
+    except Failed as error:
+        print(f"FAILED: {error}", flush=True)
+        right = False
+    print("topologies: tokens as promised" if right else "topologies: NOT as promised", flush=True)
+    sys.exit(0 if right else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""One topology tried: its servers started, their tokens compared, one of its FFN servers killed and started again."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from afd_connectors.layout import Layout
+from afd_workers.demo.client import Client
+from tools import toy_checkpoint
+from tools.gpu import setups
+from tools.gpu.children import Failed
+from tools.gpu.parity import SIZES, prompts
+from tools.gpu.serve_parts import Part, Spec, specs
+from tools.gpu.servers import CPU, VLLM, Server, Servers, place
+from tools.streams import Crowd
+from tools.topologies.outcome import Equal, Outcome, added
+
+READY_S, LIMIT_S, LOOK_S = 400.0, 300.0, 0.02
+SEEN = 8  # tokens of each request before a server is killed
+LONGER = 5  # times as many tokens are asked for then, so that all requests are still running
+ROWS = 64
+NAME = "toy"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """device: cuda or cpu. count: prompts of each attention server; tokens: of each answer."""
+
+    device: str
+    family: str
+    count: int
+    tokens: int
+    kill: bool
+
+
+class Trial:
+    """What all topologies share: the checkpoint, the prompts, what native vLLM says to them."""
+
+    def __init__(self, folder: Path, wanted: Wanted) -> None:
+        self.folder, self.wanted, self.cuda = folder, wanted, wanted.device == "cuda"
+        folder.mkdir(parents=True, exist_ok=True)
+        toy = folder / "toy"
+        self.model = setups.toy(toy, "cuda") if self.cuda else toy_checkpoint.make(wanted.family, toy)
+        self.prompts = prompts(wanted.count)
+        self._native: dict[int, list[list[int]]] = {}
+
+    def arguments(self, graphs: bool) -> Sequence[str]:
+        """Of every server."""
+        found = ["--dtype", "bfloat16", "--max-model-len", "1024", "--max-num-batched-tokens", "2048"]
+        found += ["--max-num-seqs", str(ROWS), "--served-model-name", NAME, "--no-enable-prefix-caching"]
+        found += ["--disable-uvicorn-access-log", "--kv-cache-memory-bytes", str(1 << 30 if self.cuda else 64 << 20)]
+        if self.cuda:
+            found += ["--gpu-memory-utilization", "0.1"]  # the cache's size is given
+        if graphs and self.cuda:
+            sizes = [size for size in SIZES if size <= ROWS]
+            chosen = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": sizes}
+            return [*found, "--compilation-config", json.dumps(chosen)]
+        return [*found, "--enforce-eager"]
+
+    def run(self, part: Part) -> Outcome:
+        """Failed, OSError or TimeoutError where it could not be tried."""
+        asked, others = specs(part, self.arguments, timeout_s=5.0)
+        self._know(part.deployment.tp)
+        with Servers(self.folder) as servers:
+            ffn = [self._start(servers, spec, part) for spec in others]
+            fronts = [self._start(servers, spec, part) for spec in asked]
+            servers.ready(time.monotonic() + READY_S)
+            count = self.wanted.tokens
+            alone = added([self._equal(part, self._ask(front, count), count) for front in fronts])
+            crowds = self._crowds(fronts, count)
+            for crowd in crowds:
+                crowd.wait_end(LIMIT_S)
+            together = added([self._equal(part, crowd.tokens, count) for crowd in crowds])
+            rate = sum(crowd.rate() for crowd in crowds)
+            name = str(part) if self.cuda else str(part.deployment)
+            outcome = Outcome(name, _section(others[-1], "connector"), alone, together, rate)
+            if self.wanted.kill:
+                crowds = self._crowds(fronts, self._most)
+                for crowd in crowds:
+                    crowd.wait_tokens(SEEN, LIMIT_S)
+                if any(stream.ended for crowd in crowds for stream in crowd.streams):
+                    raise Failed("requests had ended before the FFN server was killed: ask for more --tokens")
+                ffn[-1].kill()
+                again = self._start(servers, others[-1], part, "-again")
+                moment = _listening(again, others[-1])
+                for crowd in crowds:
+                    crowd.wait_end(LIMIT_S)
+                self._note(part, outcome, crowds, moment)
+        return outcome
+
+    def _note(self, part: Part, outcome: Outcome, crowds: Sequence[Crowd], moment: float) -> None:
+        """What the loss of the last FFN server did. moment: when it listened again."""
+        for error in {error for crowd in crowds for error in crowd.errors}:
+            print(f"  {part}: a request failed: {error}", flush=True)
+        deployment = part.deployment
+        hit, spared = [], []
+        for number, crowd in enumerate(crowds):
+            ranks = range(number * deployment.tp, (number + 1) * deployment.tp)
+            peers = {
+                peer for rank in ranks for peer in Layout("attention", rank, deployment.ranks, deployment.ffn).peers
+            }
+            (hit if deployment.ffn - 1 in peers else spared).append(crowd)
+        outcome.hit, outcome.pause = self._end(part, hit)
+        outcome.after = max(crowd.next_after(moment) for crowd in hit)
+        if spared:
+            outcome.spared, outcome.spared_pause = self._end(part, spared)
+
+    def _end(self, part: Part, crowds: Sequence[Crowd]) -> tuple[Equal, float]:
+        equal = added([self._equal(part, crowd.tokens, self._most) for crowd in crowds])
+        return equal, max(crowd.longest_pause() for crowd in crowds)
+
+    @property
+    def _most(self) -> int:
+        """Tokens of the longest answers."""
+        return self.wanted.tokens * (LONGER if self.wanted.kill else 1)
+
+    def _know(self, tp: int) -> None:
+        """What native vLLM with as much tensor parallelism says, which rounds more partial sums."""
+        if tp in self._native:
+            return
+        parallel = ("--tensor-parallel-size", str(tp)) if tp > 1 else ()
+        part = Part.parse("native1")
+        [spec], _ = specs(part, lambda graphs: [*self.arguments(graphs), *parallel])
+        with Servers(self.folder) as servers:
+            server = self._start(servers, replace(spec, devices=tuple(range(tp))), part)
+            servers.ready(time.monotonic() + READY_S)
+            self._native[tp] = self._ask(server, self._most)
+
+    def _start(self, servers: Servers, spec: Spec, part: Part, suffix: str = "") -> Server:
+        devices = place(spec.devices) if self.cuda else None
+        name, module = f"{part.slug}-{spec.name}{suffix}", VLLM if self.cuda else CPU
+        return servers.start(name, [str(self.model), *spec.arguments], devices, module)
+
+    def _ask(self, server: Server, tokens: int) -> list[list[int]]:
+        """One prompt after the other."""
+        client = Client(server.url, NAME)
+        return [list(client.complete(prompt, tokens).tokens) for prompt in self.prompts]
+
+    def _crowds(self, servers: Sequence[Server], tokens: int) -> list[Crowd]:
+        return [Crowd(server.url, self.prompts, tokens, NAME) for server in servers]
+
+    def _equal(self, part: Part, found: Sequence[Sequence[int]], tokens: int) -> Equal:
+        """(requests with so many tokens, all of them native's; requests)."""
+        native = self._native[part.deployment.tp]
+        return sum(list(one) == other[:tokens] for one, other in zip(found, native, strict=True)), len(native)
+
+
+def _section(spec: Spec, key: str) -> str:
+    config = spec.arguments[spec.arguments.index("--additional-config") + 1]
+    return str(json.loads(config)["afd"][key])
+
+
+def _listening(server: Server, spec: Spec) -> float:
+    """When an FFN server listens for attention; Failed when it does not."""
+    port = int(_section(spec, "port")) + int(_section(spec, "rank"))
+    until = time.monotonic() + READY_S
+    while not _listens(port):
+        if time.monotonic() > until or server.ended:
+            raise Failed(f"{server.name} did not listen on port {port}:\n{server.log_tail()}")
+        time.sleep(LOOK_S)
+    return time.monotonic()
+
+
+def _listens(port: int) -> bool:
+    """Whether any process of this host does."""
+    for file in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
+        for line in file.read_text().splitlines()[1:] if file.exists() else ():
+            fields = line.split()
+            if fields[1].endswith(f":{port:04X}") and fields[3] == "0A":
+                return True
+    return False
