@@ -1,4 +1,4 @@
-"""Bytes that native vLLM and each role read of one sharded toy checkpoint on CPU.
+"""Bytes that native vLLM and each role read of one sharded toy checkpoint, and bytes of parameters that they hold.
 
 python -m tools.bench_load [FAMILY] [--shards N] [--layers N] [--hidden N] [--ranks N]
 """
@@ -56,30 +56,34 @@ def _table(family: str, folder: Path, ranks: int) -> None:
     index = json.loads((folder / "model.safetensors.index.json").read_text())
     total, count = index["metadata"]["total_size"], len(set(index["weight_map"].values()))
     print(f"{family}: {total:,} bytes of tensors in {count} files")
-    print(f"{'part':<20}{'files':>6}{'tensors':>9}{'bytes of tensors':>18}{'bytes from disk':>17}")
+    print(f"{'part':<20}{'files':>6}{'tensors':>9}{'bytes of tensors':>18}{'bytes from disk':>17}{'held':>13}")
     _groups()
     for part in parts(ranks):
         files = sorted(folder.glob("*.safetensors"))
         reads.forget(files)
         with reads.recorded() as found:
-            _load(folder, part)
+            held = _load(folder, part)
         size = sum(found.tensors.values())
-        print(f"{part.name:<20}{len(found.files):>6}{len(found.tensors):>9}{size:>18,}{reads.resident(files):>17,}")
+        print(
+            f"{part.name:<20}{len(found.files):>6}{len(found.tensors):>9}{size:>18,}{reads.resident(files):>17,}{held:>13,}"
+        )
 
 
 def _groups() -> None:
     """vLLM's process groups for one rank."""
     from vllm.config import VllmConfig, set_current_vllm_config
     from vllm.distributed.parallel_state import ensure_model_parallel_initialized, init_distributed_environment
+    from vllm.platforms import current_platform
     from vllm.utils.network_utils import get_open_port
 
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     with set_current_vllm_config(VllmConfig()):
-        init_distributed_environment(1, 0, f"tcp://127.0.0.1:{get_open_port()}", 0, "gloo")
+        init_distributed_environment(1, 0, f"tcp://127.0.0.1:{get_open_port()}", 0, current_platform.dist_backend)
         ensure_model_parallel_initialized(1, 1)
 
 
-def _load(folder: Path, part: Part) -> None:
+def _load(folder: Path, part: Part) -> int:
+    """Bytes of the parameters that the part then holds."""
     from vllm.config import set_current_vllm_config
     from vllm.engine.arg_utils import EngineArgs
     from vllm.model_executor.model_loader import get_model
@@ -94,12 +98,10 @@ def _load(folder: Path, part: Part) -> None:
         model=str(folder), enforce_eager=True, max_model_len=256, dtype="bfloat16", **options
     ).create_engine_config()
     with set_current_vllm_config(config), rank_of(part.ranks, part.rank) if part.ranks else nullcontext():
-        if not part.role:
-            get_model(vllm_config=config)
-            return
         chosen = wrappers.Part("attention", Exchange()) if part.role == "attention" else wrappers.Part("ffn")
-        with wrappers.selected(config.model_config, chosen):
-            get_model(vllm_config=config)
+        with wrappers.selected(config.model_config, chosen) if part.role else nullcontext():
+            model = get_model(vllm_config=config)
+    return sum(each.nbytes for each in model.parameters())
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ TESTED: dict[str, str] = {
     "deepseek-v1": "`trust_remote_code`: transformers has no name for its configuration",
     "deepseek-v2": "long prompts, servers, placements, graphs and dual-batch overlap on GPU",
     "deepseek-v3": "multi-token prediction, placements, expert parallel loading",
+    "minimax-m2": "eagerly on GPU, tokens equal",
     "qwen3-moe": "[features](features.md), chunked prefill, servers, several ranks, placements, "
     "expert parallel loading",
 }

@@ -45,8 +45,8 @@ def make(
     """Writes config.json, the tensors and a byte-level tokenizer into ``folder`` and returns it.
 
     changes: keys of config.json that differ from the family's small defaults. shards: how many files hold the tensors;
-    more than one have an index. method: one of ``quantized.METHODS``, by which projections are stored; experts: those
-    of FFNs too.
+    more than one have an index. method: one of ``quantized.METHODS`` or ``JOINED``, by which projections are stored;
+    experts: those of FFNs too.
     """
     import torch
 
