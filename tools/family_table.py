@@ -75,6 +75,24 @@ def markdown() -> str:
         + "".join(f"* {line}\n" for _, line in sorted(declared.items()))
         + "\n## Refused at start-up\n\n"
         + "".join(f"* `{arch}`: {each.reason}; {each.instead}\n" for arch, each in sorted(refused().items()))
+        + _others()
+    )
+
+
+def _others() -> str:
+    """What else with experts the installed vLLM has."""
+    from afd_compat.snapshot import Snapshot
+    from afd_compat.source import Tree
+    from afd_models.survey import survey
+
+    snapshot = Snapshot(Tree())
+    rows = [row for row in survey(snapshot) if row.state in ("proposed", "not proposed")]
+    proposed = ", ".join(f"`{row.arch}`" for row in rows if row.state == "proposed")
+    return (
+        f"\n## Others that vLLM {snapshot.version} has\n\nAs `afd models all` finds them in its text. An undeclared "
+        "architecture is refused at start-up.\n\n`afd models new` proposes a whole declaration, which nobody has tried "
+        f"with a checkpoint: {proposed}.\n\nIt does not for these, and says why:\n\n"
+        + "".join(f"* `{row.arch}`: {row.note}\n" for row in rows if row.state != "proposed")
     )
 
 
@@ -82,7 +100,7 @@ def _parity(name: str, toy: Toy) -> str:
     if toy.not_on_cpu:
         return f"cut and loading only: {toy.not_on_cpu}"
     if toy.needs != "vllm":
-        return f"runs only where {toy.needs} is installed"
+        return f"runs only where {toy.needs} is installed, natively too; said at start-up"
     return f"equal; {UNLIKE[name]}" if name in UNLIKE else REFERENCE.get(name, "equal, and transformers")
 
 
