@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from afd_models.spec import MoE
-    from tools.toy_checkpoint.parts import Toy
+    from tools.toy_checkpoint.parts import Config, Toy
 
 LAYERS = 4
 HEAD = """\
@@ -20,18 +22,29 @@ checkpoints in `tools/toy_checkpoint/families`; `afd models` prints the declarat
 Every toy has the published configuration, small, and the published names of tensors, with four layers and random
 weights. `tests/vllm/models/test_cut.py` builds both roles' parts of each with vLLM's own loader: together they hold
 every parameter, twice only the gates that blocks hand to their experts, loaded with the whole model's values, and each
-FFN stage computes bit for bit what it computes in the whole model. The sizes are the numbers of parameters of the
-checkpoint that each role loads. "Equal" in parity is `tests/vllm/workers/test_families.py`: through two engines,
-eagerly on a CPU, greedy tokens and the log-probabilities of every prompt token are those of native vLLM, bit for bit.
-"And transformers": those log-probabilities are as near to transformers in float32 as transformers in bfloat16 is,
-within a factor of 1.5. [Over 200 prompts](benchmarks/agreement-cpu.md) the tokens of five families agree.
+FFN stage computes bit for bit what it computes in the whole model. The sizes are numbers of parameters, as `afd size`
+counts them from the configuration alone; tests compare them with the names of the checkpoint's tensors and, in bytes,
+with what vLLM allocates for each role, for one of two ranks, with expert parallelism and for each placement. "Can be
+attention's" are those [parts of FFNs](placement.md) that attention may keep. "Equal" in parity is
+`tests/vllm/workers/test_families.py`: through two engines, eagerly on a CPU, greedy tokens and the log-probabilities of
+every prompt token are those of native vLLM, bit for bit. "And transformers": those log-probabilities are as near to
+transformers in float32 as transformers in bfloat16 is, within a factor of 1.5.
+[Over 200 prompts](benchmarks/agreement-cpu.md) the tokens of five families agree.
 
 """
 #: What further tests ran with a toy, beside the shared ones.
 TESTED: dict[str, str] = {
-    "qwen3-moe": "chunked prefill, prefix caching, servers, several ranks",
-    "deepseek-v2": "long prompts, servers, graphs and dual-batch overlap on GPU",
+    "deepseek-v1": "`trust_remote_code`: transformers has no name for its configuration",
+    "deepseek-v2": "long prompts, servers, placements, graphs and dual-batch overlap on GPU",
+    "deepseek-v3": "multi-token prediction, placements, expert parallel loading",
+    "minimax-m2": "eagerly on GPU, tokens equal",
+    "qwen3-moe": "[features](features.md), chunked prefill, servers, several ranks, placements, "
+    "expert parallel loading",
 }
+#: Where another model takes the place of transformers', which has none.
+REFERENCE = {"deepseek-v1": "equal, and a torch reference of the tests"}
+#: (what it is called, the key of Split) of what attention can keep.
+_PLACES = (("gate", "gate_on_attention"), ("shared", "shared_on_attention"), ("dense", "dense_on_attention"))
 #: Where native vLLM itself is far from transformers on a CPU.
 UNLIKE = {"ernie4.5-moe": "native leaves the routing bias out on a CPU"}
 
@@ -39,14 +52,16 @@ UNLIKE = {"ernie4.5-moe": "native leaves the routing bias out on a CPU"}
 def markdown() -> str:
     """docs/models.md."""
     from afd_models.families import find, load, refused
+    from afd_models.memory import sizes
     from tools.toy_checkpoint import FAMILIES
 
-    heads = ("architecture", "toy", "whole", "attention", "FFN", "parity", "also tested with")
+    heads = ("architecture", "toy", "whole", "attention", "FFN", "can be attention's", "parity", "also tested with")
     rows = []
     for name, toy in sorted(FAMILIES.items()):
-        arch, spec = find([str(each) for each in _list(toy.config["architectures"])])
-        sizes = (f"{each:,}" for each in role_sizes(toy, spec))
-        rows.append((f"`{arch}`", name, *sizes, _parity(name, toy), TESTED.get(name, "")))
+        arch, _ = find([str(each) for each in _list(toy.config["architectures"])])
+        found = sizes(_config(toy))
+        counts = (f"{each:,}" for each in (found.parameters, found.attention_parameters, found.ffn_parameters))
+        rows.append((f"`{arch}`", name, *counts, ", ".join(placements(toy)), _parity(name, toy), TESTED.get(name, "")))
     shown = {str(arch) for toy in FAMILIES.values() for arch in _list(toy.config["architectures"])}
     declared = {
         arch: f"`{arch}`: `{spec.module}`, vLLM `{spec.vllm}`" + ("" if arch in shown else "; no toy, never run")
@@ -60,6 +75,24 @@ def markdown() -> str:
         + "".join(f"* {line}\n" for _, line in sorted(declared.items()))
         + "\n## Refused at start-up\n\n"
         + "".join(f"* `{arch}`: {each.reason}; {each.instead}\n" for arch, each in sorted(refused().items()))
+        + _others()
+    )
+
+
+def _others() -> str:
+    """What else with experts the installed vLLM has."""
+    from afd_compat.snapshot import Snapshot
+    from afd_compat.source import Tree
+    from afd_models.survey import survey
+
+    snapshot = Snapshot(Tree())
+    rows = [row for row in survey(snapshot) if row.state in ("proposed", "not proposed")]
+    proposed = ", ".join(f"`{row.arch}`" for row in rows if row.state == "proposed")
+    return (
+        f"\n## Others that vLLM {snapshot.version} has\n\nAs `afd models all` finds them in its text. An undeclared "
+        "architecture is refused at start-up.\n\n`afd models new` proposes a whole declaration, which nobody has tried "
+        f"with a checkpoint: {proposed}.\n\nIt does not for these, and says why:\n\n"
+        + "".join(f"* `{row.arch}`: {row.note}\n" for row in rows if row.state != "proposed")
     )
 
 
@@ -67,12 +100,27 @@ def _parity(name: str, toy: Toy) -> str:
     if toy.not_on_cpu:
         return f"cut and loading only: {toy.not_on_cpu}"
     if toy.needs != "vllm":
-        return f"runs only where {toy.needs} is installed"
-    return f"equal; {UNLIKE[name]}" if name in UNLIKE else "equal, and transformers"
+        return f"runs only where {toy.needs} is installed, natively too; said at start-up"
+    return f"equal; {UNLIKE[name]}" if name in UNLIKE else REFERENCE.get(name, "equal, and transformers")
+
+
+def placements(toy: Toy) -> tuple[str, ...]:
+    """What attention can keep of the toy's FFNs: those of gate, shared and dense that `afd size` does not refuse."""
+    from afd_models.memory import Split, sizes
+
+    found = []
+    for name, key in _PLACES:
+        with suppress(ValueError):
+            sizes(_config(toy), replace(Split(), **{key: True}))
+            found.append(name)
+    return tuple(found)
 
 
 def role_sizes(toy: Toy, spec: MoE) -> tuple[int, int, int]:
-    """Parameters of the whole toy, of attention's part and of the FFN's, from its tensors' names alone."""
+    """Parameters of the whole toy, of attention's part and of the FFN's, from its tensors' names alone.
+
+    Tests compare it with `afd_models.memory.sizes`, which counts without names.
+    """
     sizes = dict(_sizes(toy))
     both = {name for name in sizes if not spec.block and any(f".{part}." in name for part in spec.overlap)}
     ffn = {name for name in sizes if f".{spec.ffn}." in name}
@@ -81,8 +129,12 @@ def role_sizes(toy: Toy, spec: MoE) -> tuple[int, int, int]:
 
 
 def _sizes(toy: Toy) -> Iterator[tuple[str, int]]:
-    for name, shape in toy.shapes({**toy.config, "num_hidden_layers": LAYERS}):
+    for name, shape in toy.shapes(_config(toy)):
         yield name, prod(shape)
+
+
+def _config(toy: Toy) -> Config:
+    return {**toy.config, "num_hidden_layers": LAYERS}
 
 
 def _list(value: object) -> list[object]:

@@ -13,6 +13,7 @@ from vllm.model_executor.model_loader import get_model
 
 from afd_models.stages import Stage, find_stages
 from afd_models.wrappers import Part, selected
+from tools.toy_checkpoint import needs_trust
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class Built:
 def build(folder: Path, part: Part | None = None, **options: object) -> Built:
     """The whole model without a part. options: of the engine, beside the few that every test gives."""
     given = {"enforce_eager": True, "max_model_len": 256, "dtype": "bfloat16", **options}
+    given.setdefault("trust_remote_code", needs_trust(folder))
     config = EngineArgs(model=str(folder), **given).create_engine_config()  # type: ignore[arg-type]
     with set_current_vllm_config(config):
         if part is None:

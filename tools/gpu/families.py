@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,9 +20,17 @@ from tools.gpu import setups
 from tools.gpu.children import Child, Children, Failed
 from tools.gpu.parity import ask, prompts
 
-CASES = ("minimax-m2", "qwen3-moe:fp8", "qwen3-moe:w8a8", "qwen3-moe:w4a16", "qwen3-moe:awq", "qwen3-moe:gptq")
-#: Kernels for quantised weights want their sizes in whole blocks of 128.
-BLOCKS = {"moe_intermediate_size": 128, "head_dim": 32, "num_key_value_heads": 4}
+CASES = (
+    "minimax-m2", "deepseek-v1", "glm4-moe",
+    "gpt-oss", "gpt-oss:mxfp4", "qwen3-moe:fp8",
+    "qwen3-moe:w8a8", "qwen3-moe:w4a16", "qwen3-next",
+    "qwen3-moe:awq", "qwen3-moe:gptq",
+)  # fmt: skip
+#: Kernels for quantised weights want their sizes in whole blocks of 128; the attention of gpt-oss wants wider heads.
+BLOCKS: Mapping[str, Mapping[str, object]] = {
+    "qwen3-moe": {"moe_intermediate_size": 128, "head_dim": 32, "num_key_value_heads": 4},
+    "gpt-oss": {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64},
+}
 #: What vLLM 0.30 itself does not load, seen on an H200.
 NATIVE_FAILS = ("qwen3-moe:awq", "qwen3-moe:gptq")
 TOKENS, READY_S, AT_ONCE = 32, 240.0, 3
@@ -41,9 +50,11 @@ def start(children: Children, case: str, folder: Path) -> Engines:
     """All three engines of one case."""
     family, _, method = case.partition(":")
     name = case.replace(":", "-")
-    changes = BLOCKS if method else None
+    changes = BLOCKS.get(family) if method or family == "gpt-oss" else None
     model = toy_checkpoint.make(family, folder / name, changes=changes, method=method or None)
     options = setups.eager(setups.common(model, device="cuda", rows=16, tokens=1024, length=512, cache=256 << 20))
+    if toy_checkpoint.needs_trust(model):
+        options["trust_remote_code"] = True
     native = children.start(f"{name}-native", setups.ENGINE, {"options": options}, 0)
     attention, ffn = setups.split(children, name, options, options, "cuda")
     return Engines(case, native, attention, ffn)

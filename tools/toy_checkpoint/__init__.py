@@ -26,6 +26,11 @@ def runnable() -> list[str]:
     return sorted(name for name, toy in FAMILIES.items() if not toy.not_on_cpu and find_spec(toy.needs))
 
 
+def needs_trust(folder: Path) -> bool:
+    """Whether vLLM serves the checkpoint in ``folder`` only with ``trust_remote_code``, as it has code of its own."""
+    return "auto_map" in json.loads((folder / "config.json").read_text())
+
+
 def make(
     family: str,
     folder: Path,
@@ -40,8 +45,8 @@ def make(
     """Writes config.json, the tensors and a byte-level tokenizer into ``folder`` and returns it.
 
     changes: keys of config.json that differ from the family's small defaults. shards: how many files hold the tensors;
-    more than one have an index. method: one of ``quantized.METHODS``, by which projections are stored; experts: those
-    of FFNs too.
+    more than one have an index. method: one of ``quantized.METHODS`` or ``JOINED``, by which projections are stored;
+    experts: those of FFNs too.
     """
     import torch
 
@@ -61,6 +66,8 @@ def make(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=2))
     save(tensors if method is None else quantise(tensors, method, experts=experts), folder, shards)
+    for name, text in toy.files.items():
+        (folder / name).write_text(text)
     model = files("afd_workers") / "demo" / "model"
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(str(model / name), folder / name)

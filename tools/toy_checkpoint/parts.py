@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 VOCABULARY = 320
 Config = Mapping[str, object]
@@ -34,12 +34,14 @@ class Toy:
 
     not_on_cpu: why vLLM itself cannot run it on a CPU, so that it is only built and loaded there.
     needs: module without which vLLM cannot import the family's file; CPU environments may lack it.
+    files: text of further files by name, such as code that ``auto_map`` of the configuration names.
     """
 
     config: Config
     shapes: Callable[[Config], Shapes]
     not_on_cpu: str = ""
     needs: str = "vllm"
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 def decoder(config: Config, layer: Callable[[int, str], Shapes]) -> Shapes:

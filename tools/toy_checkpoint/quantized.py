@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 BLOCK = 128
 GROUP = 32
+#: What MXFP4 can say of an element, beside its sign.
+_SIZES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 #: The order in which AWQ puts eight columns into one word, lowest bits first.
 _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 _NOT = ["lm_head", "re:.*mlp.gate$"]
@@ -19,15 +21,19 @@ Tensors = Mapping[str, "Tensor"]
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """config: quantization_config of config.json. store: tensors by suffix of one weight [out, in]."""
+    """config: quantization_config of config.json. store: tensors by suffix of one weight [out, in].
+
+    joined: of all experts of a layer instead, [experts, in, out]; whatever else the checkpoint has stays as it is.
+    """
 
     config: Mapping[str, object]
     store: Callable[[Tensor], Tensors]
+    joined: bool = False
 
 
 def configuration(method: str, *, experts: bool = True) -> dict[str, object]:
     """quantization_config of config.json; without ``experts`` FFNs are named as left out."""
-    config = dict(METHODS[method].config)
+    config = dict(_method(method).config)
     if experts:
         return config
     if "ignore" in config:
@@ -39,15 +45,23 @@ def configuration(method: str, *, experts: bool = True) -> dict[str, object]:
 
 def quantise(tensors: Tensors, method: str, *, experts: bool = True) -> dict[str, Tensor]:
     """Projections as ``method`` stores them, without ``experts`` those of attention only; all else as it is."""
-    store = METHODS[method].store
+    chosen = _method(method)
+    store = chosen.store
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        if name.endswith("_proj.weight") and (experts or ".self_attn." in name):
+        if chosen.joined:
+            parts = store(tensor.float()) if name.endswith("_proj") else {"": tensor}
+            found |= {f"{name}{suffix}": part.contiguous() for suffix, part in parts.items()}
+        elif name.endswith("_proj.weight") and (experts or ".self_attn." in name):
             stem = name.removesuffix("weight")
             found |= {f"{stem}{suffix}": part.contiguous() for suffix, part in store(tensor.float()).items()}
         else:
             found[name] = tensor
     return found
+
+
+def _method(name: str) -> Method:
+    return METHODS[name] if name in METHODS else JOINED[name]
 
 
 def _fp8(weight: Tensor) -> Tensors:
@@ -111,6 +125,21 @@ def _gptq(weight: Tensor) -> Tensors:
     return {"qweight": _words(values).T, "qzeros": zeros, "scales": scale.T.bfloat16(), "g_idx": groups}
 
 
+def _mxfp4(weight: Tensor) -> Tensors:
+    """Each 32 inputs share a power of two; an element is a sign and one of eight sizes, the first in the low bits."""
+    import torch
+
+    groups = weight.transpose(1, 2).unflatten(2, (-1, GROUP))
+    power = groups.abs().amax(dim=3).clamp_min(2.0**-20).log2().floor() - 2
+    scaled = groups / power.exp2()[..., None]
+    size = (scaled.abs()[..., None] - torch.tensor(_SIZES)).abs().argmin(-1)
+    code = size + 8 * (scaled < 0)
+    return {
+        "_blocks": (code[..., 0::2] + 16 * code[..., 1::2]).to(torch.uint8),
+        "_scales": (power + 127).to(torch.uint8),
+    }
+
+
 def _compressed(form: str, weights: Mapping[str, object], inputs: Mapping[str, object] | None) -> dict[str, object]:
     group = {
         "targets": ["Linear"],
@@ -143,5 +172,18 @@ METHODS = {
             "dynamic": {"-:.*mlp.gate$": {}},
         },
         _gptq,
+    ),
+}  # fmt: skip
+#: Methods of checkpoints that store all experts of a layer together, as gpt-oss does.
+JOINED = {
+    "mxfp4": Method(
+        {
+            "quant_method": "mxfp4",
+            "modules_to_not_convert": [
+                "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head",
+            ],
+        },
+        _mxfp4,
+        joined=True,
     ),
 }  # fmt: skip

@@ -56,6 +56,18 @@ def test_a_checkpoint_is_refused_by_its_config_alone(tmp_path: Path) -> None:
         checkpoint.refuse(name)
 
 
+def test_a_family_whose_file_imports_what_is_not_there_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arch = "Qwen3_5MoeForCausalLM"
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [arch]}))
+    monkeypatch.setattr(checkpoint, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=rf"^Expected torchvision to be installed, which vLLM imports with {arch} \("):
+        checkpoint.refuse(str(tmp_path))
+    monkeypatch.setattr(checkpoint, "find_spec", lambda name: object())
+    checkpoint.refuse(str(tmp_path))
+
+
 def test_names_are_found_in_every_module_and_in_class_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
     class Layer:
         attention_class = int

@@ -11,11 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from afd_models.families import find, load
 from afd_models.memory import Sizes, Split, sizes
 from afd_models.numbers import is_sparse
 from afd_models.pieces import TRAITS
 from afd_workers.cli import main
 from tools import toy_checkpoint
+from tools.family_table import role_sizes
 
 DEEPSEEK = {
     "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128, "moe_layer_freq": 1,
@@ -66,15 +68,37 @@ def _groups(group: object) -> dict[str, object]:
     return {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}}
 
 
-TOYS = {
-    name: toy for name, toy in toy_checkpoint.FAMILIES.items()
-    if set(toy.config["architectures"]) & set(TRAITS)  # type: ignore[call-overload]
+NEXT = {
+    **QWEN3, "architectures": ["Qwen3NextForCausalLM"], "num_attention_heads": 16, "num_key_value_heads": 2,
+    "head_dim": 256, "num_experts": 512, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
+    "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 32,
+    "linear_value_head_dim": 128, "full_attention_interval": 4,
 }  # fmt: skip
+V1 = {
+    "architectures": ["DeepseekForCausalLM"], "hidden_size": 2048, "num_hidden_layers": 28, "num_attention_heads": 16,
+    "num_key_value_heads": 16, "n_routed_experts": 64, "n_shared_experts": 2, "moe_intermediate_size": 1408,
+    "intermediate_size": 10944, "first_k_dense_replace": 1, "moe_layer_freq": 1, "vocab_size": 102400,
+    "torch_dtype": "bfloat16",
+}  # fmt: skip
+TOYS = toy_checkpoint.FAMILIES
+
+
+def test_every_declared_family_has_sizes() -> None:
+    assert set(TRAITS) == set(load())
 
 
 @pytest.mark.parametrize(
     ("config", "billions"),
-    [(V2_LITE, 15.7), (V3, 671.0), (KIMI_K2, 1026.4), (QWEN3, 30.5), (MIXTRAL, 46.7), (GPT_OSS, 116.8)],
+    [
+        (V2_LITE, 15.7),
+        (V3, 671.0),
+        (KIMI_K2, 1026.4),
+        (QWEN3, 30.5),
+        (MIXTRAL, 46.7),
+        (GPT_OSS, 116.8),
+        (NEXT, 79.7),
+        (V1, 16.4),
+    ],
 )
 def test_published_parameter_counts(config: dict[str, object], billions: float) -> None:
     assert round(sizes(config).parameters / 1e9, 1) == billions
@@ -84,6 +108,24 @@ def test_published_parameter_counts(config: dict[str, object], billions: float) 
 def test_a_toys_parameters_are_those_of_its_checkpoint(name: str) -> None:
     config = {**TOYS[name].config, "num_hidden_layers": 4}
     assert sizes(config).parameters == sum(math.prod(shape) for _, shape in TOYS[name].shapes(config))
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_a_roles_parameters_are_those_that_its_names_say(name: str) -> None:
+    _, spec = find(TOYS[name].config["architectures"])  # type: ignore[arg-type]
+    found = sizes({**TOYS[name].config, "num_hidden_layers": 4})
+    assert (found.parameters, found.attention_parameters, found.ffn_parameters) == role_sizes(TOYS[name], spec)
+
+
+def test_linear_attention_takes_a_state_per_request_and_no_cache() -> None:
+    found = sizes(NEXT)
+    assert found.kv_per_token == 12 * 2 * 2 * 256 * 2
+    assert found.state_per_request == 36 * 2 * (3 * (2 * 16 * 128 + 32 * 128) + 32 * 128 * 128)
+    shared = sizes(NEXT, Split(attention_tp=2))
+    assert (shared.kv_per_token, shared.state_per_request) == (found.kv_per_token // 2, found.state_per_request // 2)
+    wide = sizes({**NEXT, "mamba_ssm_dtype": "float32"})
+    assert wide.state_per_request - found.state_per_request == 36 * 2 * 32 * 128 * 128
+    assert sizes({**NEXT, "layer_types": ["full_attention"] * 48}).state_per_request == 0
 
 
 def test_deepseek_v3_as_published() -> None:
@@ -197,6 +239,12 @@ def test_what_is_wrong_with_a_config_is_said_in_a_sentence(changes: dict[str, ob
             Split(gate_on_attention=True),
             "gate_on_attention needs a model with layers of experts, found none: leave it out",
         ),
+        (NEXT, Split(gate_on_attention=True), "gate_on_attention needs a model whose gate stands alone"),
+        (
+            {**NEXT, "linear_num_key_heads": 4},
+            Split(attention_tp=8),
+            "divide the model's linear_num_key_heads=4, found 8: give a divisor",
+        ),
         (QWEN3, Split(attention_tp=3), "divide the model's 32 attention heads, found 3: give a divisor"),
         ({**QWEN3, "num_key_value_heads": 3}, Split(attention_tp=2), "the model's 3 key-value heads or be a multiple"),
     ],
@@ -249,6 +297,12 @@ def test_the_command_prints_the_sizes(tmp_path: Path, capsys: pytest.CaptureFixt
     assert f"parameters: {found.parameters:,}\n" in said
     assert f"weights of one FFN rank: {found.ffn:,} bytes" in said
     assert "KV cache: 98,304 bytes per token on one attention rank" in said
+
+
+def test_the_command_names_the_state_of_linear_attention(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(NEXT))
+    assert main(["size", str(tmp_path)]) == 0
+    assert f"state of linear attention: {sizes(NEXT).state_per_request:,} bytes per request" in capsys.readouterr().out
 
 
 def test_a_wrapped_text_model_has_what_is_said_outside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

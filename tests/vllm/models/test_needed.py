@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 from torch import nn
+from vllm.model_executor.layers.fused_moe.expert_map_manager import determine_expert_map
 from vllm.model_executor.model_loader import default_loader, ep_weight_filter, weight_utils
+from vllm.model_executor.model_loader.ep_weight_filter import parse_expert_id
 from vllm.model_executor.models.utils import WeightsMapper
 
 from afd_compat.patches.weight_reading import reading_only
@@ -18,6 +20,7 @@ from afd_models.standins import Absent
 from afd_models.wrappers import Part
 from tests.support.built import build
 from tools import toy_checkpoint
+from tools.rank_of import rank_of
 from tools.reads import Reads, recorded
 
 SHARDS = 40
@@ -38,10 +41,10 @@ ROLES: dict[str, tuple[Part, Rule]] = {
 }
 
 
-def load(folder: Path, part: Part) -> Reads:
+def load(folder: Path, part: Part, **options: object) -> Reads:
     """Loads one part with vLLM's loader, which itself raises for a parameter that was not loaded."""
     with recorded() as reads:
-        build(folder, part)
+        build(folder, part, **options)
     return reads
 
 
@@ -60,6 +63,34 @@ def test_a_role_opens_exactly_the_files_and_reads_exactly_the_tensors_that_it_ne
 
 
 @pytest.mark.usefixtures("distributed")
+@pytest.mark.parametrize(("family", "experts", "ranks"), [("qwen3-moe", 6, 4), ("deepseek-v3", 8, 2)])
+def test_an_expert_parallel_ffn_rank_reads_and_holds_its_own_experts(
+    family: str, experts: int, ranks: int, tmp_path: Path
+) -> None:
+    counts = {"num_experts": experts, "n_routed_experts": experts, "num_key_value_heads": 4}
+    folder = toy_checkpoint.make(family, tmp_path, layers=2, shards=SHARDS, changes=counts)
+    homes: dict[str, str] = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
+    alone = load(folder, Part("ffn")).tensors
+    read: dict[str, int] = {}
+    for rank in range(ranks):
+        count, places, _ = determine_expert_map(ranks, rank, experts)
+        assert places is not None
+        own = {expert for expert in range(experts) if places[expert] >= 0}
+        with rank_of(ranks, rank), recorded() as reads:
+            built = build(folder, Part("ffn"), tensor_parallel_size=ranks, enable_expert_parallel=True)
+        foreign = set(range(experts)) - own
+        wanted = {name for name in homes if ffn_needs(name) and parse_expert_id(name) not in foreign}
+        assert set(reads.tensors) == wanted
+        assert reads.files == {homes[name] for name in wanted} < set(homes.values())
+        held = [value for name, value in built.parameters.items() if ".routed_experts." in name]
+        assert {value.shape[0] for value in held} == {count}
+        of_experts = sum(size for name, size in reads.tensors.items() if ".experts." in name)
+        assert sum(value.nbytes for value in held) == of_experts
+        read |= reads.tensors
+    assert read == alone
+
+
+@pytest.mark.usefixtures("distributed")
 def test_without_an_index_tensors_are_still_left_out(tmp_path: Path) -> None:
     folder = toy_checkpoint.make("qwen3-moe", tmp_path)
     part, needs = ROLES["attention"]
@@ -67,6 +98,15 @@ def test_without_an_index_tensors_are_still_left_out(tmp_path: Path) -> None:
     assert reads.files == {"model.safetensors"}
     assert reads.tensors
     assert all(needs(name) for name in reads.tensors)
+
+
+def test_the_experts_of_other_ranks_are_skipped_by_what_the_model_holds() -> None:
+    with reading_only(lambda name: "mlp" in name, frozenset({0, 2})):
+        skipped = weight_utils.should_skip_weight
+        for expert in range(4):
+            assert skipped(f"layers.0.mlp.experts.{expert}.up_proj.weight", None) == (expert not in (0, 2))
+        assert not skipped("layers.0.mlp.experts.1.up_proj.weight_scale", None), "some kernels want all scales"
+        assert skipped("layers.0.mlp.experts.0.up_proj.weight", {1}), "vLLM's own set counts where it has one"
 
 
 def test_vllms_functions_are_its_own_outside_and_still_asked_inside() -> None:

@@ -28,7 +28,7 @@ def test_every_declared_family_is_proposed_as_declared(arch: str) -> None:
     assert found.arch == arch
     for field in fields(MoE):
         one, other = getattr(found, field.name), getattr(declared, field.name)
-        if field.name not in ("arch", "aliases", "vllm"):
+        if field.name not in ("arch", "aliases", "needs", "vllm"):
             assert (one == other) if isinstance(one, str) else (sorted(one) == sorted(other)), field.name
 
 
@@ -70,6 +70,16 @@ def test_a_proof_that_fails_is_a_sentence(
     found = capsys.readouterr().err
     assert said in found
     assert found.count("\n") == 1
+
+
+def test_every_architecture_with_experts_is_listed_with_what_comes_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["models", "all"]) == 0
+    said = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
+    assert {arch for arch, state in said.items() if state == "declared"} == set(ARCHS)
+    assert said["DbrxForCausalLM"].startswith("not proposed, No attribute of a decoder layer of vllm.")
+    assert said["DeepseekV32ForCausalLM"].startswith("refused, ")
+    assert said["Step3TextForCausalLM"] == "proposed"
+    assert "LlamaForCausalLM" not in said
 
 
 @pytest.mark.parametrize("arch", ["Lfm2MoeForCausalLM", "LongcatFlashForCausalLM"])

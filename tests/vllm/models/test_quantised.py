@@ -67,3 +67,21 @@ def test_attention_is_quantised_alone_and_both_roles_hold_what_native_holds(meth
     assert whole.failure == ""
     for part in (ATTENTION, FFN):
         assert_same(load(folder, part), whole)
+
+
+def test_experts_are_stored_in_mxfp4_as_transformers_reads_them(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    plain, packed = (
+        load_file(toy_checkpoint.make("gpt-oss", tmp_path / name, layers=1, method=method) / "model.safetensors")
+        for name, method in (("plain", None), ("packed", "mxfp4"))
+    )
+    for kind in ("gate_up_proj", "down_proj"):
+        name = f"model.layers.0.mlp.experts.{kind}"
+        found = convert_moe_packed_tensors(packed.pop(f"{name}_blocks"), packed.pop(f"{name}_scales"))
+        exact = plain.pop(name)
+        # The largest of 32 may be all but 8 where 6 is the largest that there is.
+        assert (found.float() - exact.float()).abs().max() <= exact.float().abs().max() / 4
+        assert torch.corrcoef(torch.stack((found.flatten().float(), exact.flatten().float())))[0, 1] > 0.99
+    assert packed.keys() == plain.keys()

@@ -1,4 +1,7 @@
-"""Every family that vLLM runs on a CPU: split equals native, and native what transformers makes of the checkpoint."""
+"""Every family that vLLM runs on a CPU: split equals native, and native what transformers makes of the checkpoint.
+
+transformers has no model for DeepSeek MoE, the first: tests.support.deepseek_v1 takes its place.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support import deepseek_v1
 from tests.support.checkpoints import Checkpoint
 from tests.support.offline import Outcome, Run
 from tests.support.prompts import prompts
@@ -46,7 +50,11 @@ def runs(request: pytest.FixtureRequest, checkpoint: Checkpoint, tmp_path_factor
     options: dict[str, object] = {"model": str(model), "max_model_len": 512, "max_num_batched_tokens": 512}
     if request.param in LATENT:
         options["compilation_config"] = ROTARY
-    attention, ffn = roles(model, (*OPTIONS, "--max-num-batched-tokens", "512"))
+    flags = [*OPTIONS, "--max-num-batched-tokens", "512"]
+    if toy_checkpoint.needs_trust(model):
+        options["trust_remote_code"] = True
+        flags.append("--trust-remote-code")
+    attention, ffn = roles(model, tuple(flags))
     with forked(ffn, folder):
         section = {"additional_config": section_of(attention)}
         split = Run(folder, {**options, **section}, [PROMPTS], tokens=TOKENS, logprobs=True)
@@ -90,6 +98,9 @@ def _transformers(model: Path, dtype: torch.dtype) -> list[torch.Tensor]:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES, model_type_to_module_name
 
     stated = json.loads((model / "config.json").read_text())
+    if stated["model_type"] == "deepseek":
+        built = deepseek_v1.Model(model, stated, dtype)
+        return [built(torch.tensor(prompt))[:-1].float().log_softmax(-1) for prompt in PROMPTS]
     if stated["model_type"] == "kimi_k2":
         stated["model_type"] = "deepseek_v3"  # as vLLM reads it; transformers has no name for it
     # By its module: where a test of this process imported vLLM, its own classes answer for some names.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 from afd_models.families import find
@@ -27,11 +28,19 @@ def check(model: str) -> None:
 def refuse(model: str) -> None:
     """ValueError when ``model`` is a folder whose config.json names architectures and none of a declared family.
 
-    Whatever else is wrong with the folder, or a name of something that is to be downloaded, is vLLM's to judge.
+    ValueError too for a module that vLLM's file of that family imports and that is not installed here. Whatever else is
+    wrong with the folder, or a name of something that is to be downloaded, is vLLM's to judge.
     """
     named = _architectures(model)
-    if named:
-        find(named)
+    if not named:
+        return
+    arch, spec = find(named)
+    lacking = [name for name in spec.needs if find_spec(name) is None]
+    if lacking:
+        raise ValueError(
+            f"Expected {' and '.join(lacking)} to be installed, which vLLM imports with {arch} ({spec.module}) for its "
+            f"images, found none: install {' and '.join(lacking)}, as built for this torch."
+        )
 
 
 def _architectures(model: str) -> list[str]:

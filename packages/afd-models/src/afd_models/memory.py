@@ -7,10 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from afd_models import linear_attention
 from afd_models.families import load
 from afd_models.keep import Keep, check_block
 from afd_models.numbers import Config, architectures, head_width, heads, is_sparse, kv_heads, layer_count, number
-from afd_models.pieces import Part, Piece, pieces
+from afd_models.piece import Part, Piece
+from afd_models.pieces import pieces
 from afd_models.quantization import Quantization, quantization
 from afd_models.spec import MoE
 
@@ -43,10 +45,11 @@ class Split:
 class Sizes:
     """Of one model.
 
-    parameters: of the whole model. whole, attention, ffn: bytes of weights as vLLM holds them after loading, of the
+    parameters: of the whole model; attention_parameters, ffn_parameters: of each role, all its ranks together, so that
+    gates that both hold count twice. whole, attention, ffn: bytes of weights as vLLM holds them after loading, of the
     whole model on one rank and of one rank of each role. kv_per_token: bytes of KV cache per token on one attention
     rank. exchanges: per step and stage. exchanged_per_token: bytes that one token of a step sends to the FFN role and
-    gets back, all layers together.
+    gets back, all layers together. state_per_request: bytes of linear attention's state on one attention rank.
     """
 
     parameters: int
@@ -56,6 +59,9 @@ class Sizes:
     kv_per_token: int
     exchanges: int
     exchanged_per_token: int
+    attention_parameters: int
+    ffn_parameters: int
+    state_per_request: int
 
 
 def sizes(config: Config, split: Split | None = None, *, kv_bytes: int | None = None) -> Sizes:
@@ -76,14 +82,22 @@ def sizes(config: Config, split: Split | None = None, *, kv_bytes: int | None = 
         gate = next(piece for piece in every if piece.part == "gate")
         wide = gate.bytes or (4 if config.get("moe_router_dtype") == "float32" else element)
         row += sparse * gate.rows * wide
+    attention, ffn = tuple(_attention(every, chosen, families)), tuple(_ffn(every, chosen))
+    with_cache = sum(not linear_attention.has(config, layer) for layer in range(layers))
+    learned = _BYTES.get(str(config.get("mamba_ssm_dtype")), element)
     return Sizes(
-        parameters=sum(piece.elements for piece in every if not piece.copy),
+        parameters=_parameters(every),
+        attention_parameters=_parameters(attention),
+        ffn_parameters=_parameters(ffn),
         whole=_bytes(every, element, quant, Split(), 1),
-        attention=_bytes(_attention(every, chosen, families), element, quant, chosen, chosen.attention_tp),
-        ffn=_bytes(_ffn(every, chosen), element, quant, chosen, chosen.ffn_tp),
-        kv_per_token=layers * _kv_elements(config, chosen.attention_tp) * (element if kv_bytes is None else kv_bytes),
+        attention=_bytes(attention, element, quant, chosen, chosen.attention_tp),
+        ffn=_bytes(ffn, element, quant, chosen, chosen.ffn_tp),
+        kv_per_token=with_cache
+        * _kv_elements(config, chosen.attention_tp)
+        * (element if kv_bytes is None else kv_bytes),
         exchanges=exchanges,
         exchanged_per_token=row,
+        state_per_request=linear_attention.state(config, chosen.attention_tp, element, learned),
     )
 
 
@@ -103,7 +117,13 @@ def _check(config: Config, every: Iterable[Piece], split: Split, families: Itera
     for name, part, what in _KEPT:
         if getattr(split, name) and part not in parts:
             raise ValueError(f"{name} needs a model with {what}, found none: leave it out for this model.")
+    if split.gate_on_attention and config.get("shared_expert_intermediate_size"):
+        raise ValueError(
+            "gate_on_attention needs a model whose gate stands alone, found one with a gate of its shared experts too: "
+            "leave it out for this model."
+        )
     _check_heads(config, split.attention_tp)
+    linear_attention.check(config, split.attention_tp)
 
 
 def _check_heads(config: Config, ranks: int) -> None:
@@ -143,6 +163,10 @@ def _kept(split: Split) -> set[Part]:
     if split.dense_on_attention:
         kept.add("dense")
     return kept
+
+
+def _parameters(held: Iterable[Piece]) -> int:
+    return sum(piece.elements for piece in held if not piece.copy)
 
 
 def _bytes(held: Iterable[Piece], element: int, quant: Quantization | None, split: Split, ranks: int) -> int:

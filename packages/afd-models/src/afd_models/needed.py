@@ -49,3 +49,14 @@ class Needed:
             path, _, last = path.rpartition(".")
             rest = f"{last}.{rest}"
         return True
+
+
+def local_experts(model: nn.Module) -> frozenset[int] | None:
+    """Numbers of the experts that this rank of an expert-parallel group holds, by vLLM's own map; None for all."""
+    from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
+
+    maps = (module.expert_map for module in model.modules() if isinstance(module, RoutedExperts))
+    found = next((each for each in maps if each is not None), None)  # all layers have one map
+    if found is None:
+        return None
+    return frozenset(expert for expert, place in enumerate(found.tolist()) if place >= 0)

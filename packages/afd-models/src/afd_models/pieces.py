@@ -6,55 +6,29 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from afd_models import linear_attention
 from afd_models.numbers import Config, architectures, head_width, heads, is_sparse, kv_heads, layer_count, number
-
-Part = Literal["embedding", "attention", "gate", "shared", "dense", "experts"]
-Split = Literal["rows", "columns", "whole"]
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """`count` equal parameters [rows, columns].
-
-    path: module of one of them. split: what tensor parallelism divides; each rank has at least `unit` rows.
-    quantizable: a weight of a linear layer or expert. bytes: of an element where it is not the model's. copy: vLLM
-    makes it of others after loading.
-    """
-
-    path: str
-    part: Part
-    rows: int
-    columns: int = 1
-    count: int = 1
-    split: Split = "whole"
-    unit: int = 1
-    quantizable: bool = False
-    bytes: int | None = None
-    copy: bool = False
-
-    @property
-    def elements(self) -> int:
-        """Of all `count` together."""
-        return self.rows * self.columns * self.count
+from afd_models.piece import Part, Piece, Split
 
 
 @dataclass(frozen=True, slots=True)
 class Traits:
     """What a family's config.json leaves to its code.
 
-    norms: of queries and keys, per "head" or over "all" heads at once; norms_key: the key that asks for them, empty
-    where they always are. qkv_bias: the key that says so, or "always".
+    norms: of queries and keys, per "head" or over "all" heads at once, which ranks share, or "whole" on each of them;
+    norms_key: the key that asks for them, empty where they always are. qkv_bias: the key that says so, or "always".
     routing_bias: the same for the gate's correction bias. gate_bytes: of an element of the gate where it is not the
-    model's. gate_bias: the gate, attention's output and all experts have
-    biases, and each head a sink.
+    model's. gate_bias: the gate, attention's output and all experts have biases, and each head a sink. gated: queries
+    come with a gate of their own width.
     """
 
-    norms: Literal["", "head", "all"] = ""
+    norms: Literal["", "head", "all", "whole"] = ""
     norms_key: str = ""
     qkv_bias: str = ""
     routing_bias: str = ""
     gate_bytes: int | None = None
     gate_bias: bool = False
+    gated: bool = False
 
 
 TRAITS: Final[Mapping[str, Traits]] = {
@@ -70,9 +44,11 @@ TRAITS: Final[Mapping[str, Traits]] = {
     "Llama4ForCausalLM": Traits(),
     "MiniMaxM2ForCausalLM": Traits(norms="all", routing_bias="use_routing_bias", gate_bytes=4),
     "MixtralForCausalLM": Traits(),
-    "OlmoeForCausalLM": Traits(norms="all"),
+    "OlmoeForCausalLM": Traits(norms="whole"),
     "Qwen2MoeForCausalLM": Traits(qkv_bias="always"),
     "Qwen3MoeForCausalLM": Traits(norms="head", qkv_bias="attention_bias"),
+    "Qwen3NextForCausalLM": Traits(norms="head", qkv_bias="attention_bias", gated=True),
+    "Qwen3_5MoeForCausalLM": Traits(norms="head", qkv_bias="attention_bias", gated=True),
 }
 
 #: Names that families give to one number; the first one present counts.
@@ -105,8 +81,11 @@ def pieces(config: Config) -> Iterator[Piece]:
     for layer in range(layers):
         path = f"model.layers.{layer}"
         yield Piece(f"{path}.norms", "attention", hidden, count=2)
-        latent = config.get("kv_lora_rank") is not None
-        yield from _latent(config, path) if latent else _grouped(config, family, path)
+        if linear_attention.has(config, layer):
+            yield from linear_attention.pieces(config, path)
+        else:
+            latent = config.get("kv_lora_rank") is not None
+            yield from _latent(config, path) if latent else _grouped(config, family, path)
         if is_sparse(config, layer):
             yield from _sparse(config, family, path)
         else:
@@ -116,17 +95,19 @@ def pieces(config: Config) -> Iterator[Piece]:
 def _grouped(config: Config, family: Traits, layer: str) -> Iterator[Piece]:
     hidden, path = number(config, "hidden_size"), f"{layer}.self_attn"
     count, width, shared = heads(config), head_width(config), kv_heads(config)
-    yield Piece(f"{path}.q_proj", "attention", count * width, hidden, split="rows", quantizable=True)
+    asked = count * width * (2 if family.gated else 1)
+    yield Piece(f"{path}.q_proj", "attention", asked, hidden, split="rows", quantizable=True)
     yield Piece(f"{path}.k_proj", "attention", shared * width, hidden, 2, "rows", width, quantizable=True)
     yield Piece(f"{path}.o_proj", "attention", hidden, count * width, split="columns", quantizable=True)
     if family.qkv_bias == "always" or config.get(family.qkv_bias):
-        yield Piece(f"{path}.q_proj", "attention", count * width, split="rows")
+        yield Piece(f"{path}.q_proj", "attention", asked, split="rows")
         yield Piece(f"{path}.k_proj", "attention", shared * width, count=2, split="rows", unit=width)
     if family.norms == "head" and (not family.norms_key or config.get(family.norms_key)):
         yield Piece(f"{path}.qk_norm", "attention", width, count=2)
-    if family.norms == "all":
-        yield Piece(f"{path}.q_norm", "attention", count * width, split="rows")
-        yield Piece(f"{path}.k_norm", "attention", shared * width, split="rows", unit=width)
+    if family.norms in ("all", "whole"):
+        split: Split = "rows" if family.norms == "all" else "whole"
+        yield Piece(f"{path}.q_norm", "attention", count * width, split=split)
+        yield Piece(f"{path}.k_norm", "attention", shared * width, split=split, unit=width)
     if family.gate_bias:
         yield Piece(f"{path}.o_proj", "attention", hidden)
         yield Piece(f"{path}.sinks", "attention", count, split="rows")
@@ -166,7 +147,7 @@ def _sparse(config: Config, family: Traits, layer: str) -> Iterator[Piece]:
     if shared:
         yield from _mlp(f"{path}.shared_experts", "shared", shared, hidden)
     if config.get("shared_expert_intermediate_size"):
-        yield Piece(f"{path}.shared_expert_gate", "shared", 1, hidden)
+        yield Piece(f"{path}.shared_expert_gate", "gate", 1, hidden)
 
 
 def _mlp(path: str, part: Part, width: int, hidden: int, count: int = 1) -> Iterator[Piece]:

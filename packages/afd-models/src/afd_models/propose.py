@@ -28,7 +28,7 @@ class Proposal:
 
 def locate(arch: str, snapshot: Snapshot) -> str:
     """The module that defines ``arch``; ValueError for what vLLM's registry does not have."""
-    known = dict(_registered(snapshot))
+    known = dict(registered(snapshot))
     if arch not in known:
         close = difflib.get_close_matches(arch, known, n=3)
         raise ValueError(
@@ -38,7 +38,7 @@ def locate(arch: str, snapshot: Snapshot) -> str:
     return known[arch]
 
 
-def _registered(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+def registered(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     """(architecture, module) of every entry of the registry's dictionaries."""
     found = snapshot.module(REGISTRY)
     for node in ast.walk(found[1]) if found is not None else ():

@@ -23,6 +23,7 @@ class MoE:
     ffn: attribute of a decoder layer that holds its FFN. inner: attribute of a sparse FFN that holds the experts.
     unused: names that the FFN role does not build either (norms, embeddings, LM head).
     overlap: parameter-name parts that both roles hold on purpose; none where a block is exchanged as a whole.
+    needs: modules beside vLLM's own that its file imports and that an installation of vLLM may lack.
     vllm: tested range of vLLM releases.
     """
 
@@ -39,6 +40,7 @@ class MoE:
     aliases: tuple[str, ...] = ()
     unused: tuple[str, ...] = COMMON_UNUSED
     overlap: tuple[str, ...] = ("gate",)
+    needs: tuple[str, ...] = ()
 
     @property
     def modules(self) -> tuple[str, ...]:

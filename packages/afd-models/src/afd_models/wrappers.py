@@ -14,7 +14,7 @@ from afd_models.cut import cut
 from afd_models.families import find, load
 from afd_models.keep import NOTHING, Keep
 from afd_models.kept import loadable
-from afd_models.needed import Needed
+from afd_models.needed import Needed, local_experts
 from afd_models.postconditions import check
 from afd_models.stages import find_stages
 
@@ -82,7 +82,7 @@ def _wrap(arch: str, spec: MoE) -> type[nn.Module]:
 
     def load_weights(self: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> set[str] | None:
         # vLLM's loader hands in a generator that opens no file before it is asked for the first tensor.
-        with reading_only(Needed(self)):
+        with reading_only(Needed(self), local_experts(self)):
             loaded: set[str] | None = load_native(self, loadable(self, weights))
         return loaded
 

@@ -13,7 +13,7 @@ from afd_compat.declaration import Native, Process, patch
 from afd_compat.patches.versions import TESTED
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Sequence, Set
 
 Needed = Callable[[str], bool]
 
@@ -22,6 +22,8 @@ _UNTIL: Final = "vLLM's loader asks the model which names of a checkpoint it hol
 
 #: Asked with names as the checkpoint has them, while `reading_only` is open.
 _NEEDED: ContextVar[Needed] = ContextVar("afd_needed")
+#: Numbers of the experts that this rank holds, while `reading_only` is open; None for all.
+_EXPERTS: ContextVar[Set[int] | None] = ContextVar("afd_experts", default=None)
 
 
 @patch(
@@ -39,9 +41,10 @@ def needed_files(native: Native, hf_weights_files: Sequence[str], hf_folder: str
     index = Path(hf_folder, index_file)
     if not index.is_file():
         return files
-    needed = _NEEDED.get()
+    from vllm.model_executor.model_loader.ep_weight_filter import should_skip_weight  # with needed_tensors around it
+
     homes = cast("dict[str, str]", json.loads(index.read_text())["weight_map"])
-    wanted = {file for name, file in homes.items() if needed(name)}
+    wanted = {file for name, file in homes.items() if not should_skip_weight(name, None)}
     return [file for file in files if Path(file).name in wanted]
 
 
@@ -56,17 +59,23 @@ def needed_files(native: Native, hf_weights_files: Sequence[str], hf_folder: str
     pin="sig:a9fef2a935621c17",
 )
 def needed_tensors(native: Native, weight_name: str, local_expert_ids: object) -> object:
-    return not _NEEDED.get()(weight_name) or native(weight_name, local_expert_ids)
+    # vLLM knows the rank's experts here only where enable_ep_weight_filter asks for it.
+    held = _EXPERTS.get() if local_expert_ids is None else local_expert_ids
+    return not _NEEDED.get()(weight_name) or native(weight_name, held)
 
 
 @contextmanager
-def reading_only(needed: Needed) -> Iterator[None]:
-    """While open, vLLM's safetensors loader reads only tensors whose name in the checkpoint is `needed`."""
+def reading_only(needed: Needed, experts: Set[int] | None = None) -> Iterator[None]:
+    """While open, vLLM's safetensors loader reads only tensors whose name in the checkpoint is `needed`.
+
+    experts: numbers of those that this rank of an expert-parallel group holds; None where it holds all.
+    """
     from afd_compat.scoped import Scope
 
-    token = _NEEDED.set(needed)
+    token, held = _NEEDED.set(needed), _EXPERTS.set(experts)
     try:
         with Scope(needed_files, needed_tensors):
             yield
     finally:
+        _EXPERTS.reset(held)
         _NEEDED.reset(token)

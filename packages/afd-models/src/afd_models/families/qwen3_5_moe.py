@@ -11,5 +11,6 @@ MODEL = MoE(
     dense=("Qwen3NextMLP",),
     unused=(*COMMON_UNUSED, "Qwen3_5RMSNorm", "Qwen3NextRMSNorm"),
     overlap=("gate", "shared_expert_gate"),
+    needs=("torchvision",),  # its file defines the multimodal wrapper too
     vllm=">=0.30,<0.34",
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from afd_compat.source import Tree
     from afd_models.spec import MoE
 
     Parsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -31,6 +32,8 @@ def add(parsers: Parsers) -> None:
         help="cut this small checkpoint with it and check both parts (runs vLLM)",
     )
     new.set_defaults(run=propose)
+    every = actions.add_parser("all", help="every architecture with experts that the installed vLLM has")
+    every.set_defaults(run=survey)
 
 
 def run(_options: argparse.Namespace, _rest: tuple[str, ...]) -> int:
@@ -51,10 +54,29 @@ def table() -> list[str]:
     ]
 
 
+def survey(_options: argparse.Namespace, _rest: tuple[str, ...]) -> int:
+    """Prints a line per architecture: declared, refused, or what ``afd models new`` makes of it."""
+    from afd_compat.snapshot import Snapshot
+    from afd_models.survey import survey as surveying
+
+    for row in surveying(Snapshot(_installed())):
+        sys.stdout.write(f"{row.arch}: {row.state}{', ' if row.note else ''}{row.note}\n")
+    return 0
+
+
+def _installed() -> Tree:
+    """The installed vLLM; ValueError where there is none."""
+    from afd_compat.source import Tree
+
+    tree = Tree()
+    if tree.read("vllm") is None:
+        raise ValueError("Expected an installed vLLM to look at, found none: install the one that is to be declared.")
+    return tree
+
+
 def propose(options: argparse.Namespace, _rest: tuple[str, ...]) -> int:
     """Prints or writes the proposal; 1 where something was not found or a part came out wrong."""
     from afd_compat.snapshot import Snapshot
-    from afd_compat.source import Tree
     from afd_models import propose as proposing
 
     _check_new(options.arch)
@@ -62,9 +84,7 @@ def propose(options: argparse.Namespace, _rest: tuple[str, ...]) -> int:
         raise ValueError(f"Expected a folder that exists for --write, found {str(options.write)!r}: create it first.")
     if options.config is not None:
         _check_config(options.arch, options.config)
-    if Tree().read("vllm") is None:
-        raise ValueError("Expected an installed vLLM to look at, found none: install the one that is to be declared.")
-    proposal = proposing.propose(options.arch, Snapshot(Tree()))
+    proposal = proposing.propose(options.arch, Snapshot(_installed()))
     if proposal.spec is None:
         sys.stderr.writelines(f"afd models: {sentence}\n" for sentence in proposal.missing)
         return 1

@@ -89,5 +89,11 @@ def _lines(found: Sizes) -> list[str]:
             )
         ),
         f"KV cache: {found.kv_per_token:,} bytes per token on one attention rank",
+        *_state(found),
         f"exchanges: {found.exchanges} per step, {found.exchanged_per_token:,} bytes per token of the step, both ways",
     ]
+
+
+def _state(found: Sizes) -> list[str]:
+    size = found.state_per_request
+    return [f"state of linear attention: {size:,} bytes per request on one attention rank"] if size else []
