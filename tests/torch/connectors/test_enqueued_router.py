@@ -15,19 +15,20 @@ from afd_connectors.step import Mode, Step
 from afd_connectors.stepped import DeviceAttentionPort, SteppedFFNPort
 from afd_connectors.testing.group import Group, answer_of, within
 from tests.support.fake_nccl import FakeNccl, FakeP2p
+from tests.support.fake_nvlink import FakeNvlink
 from tests.support.stepped import LAYERS, next_step, serve, stepped
 
-EXPERTS = 4
+EXPERTS = 8
 DTYPES: tuple[torch.dtype | None, ...] = (None, torch.float32, torch.bfloat16)  # of the logits, by layer
 
 
-@pytest.fixture
-def deploy(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Group]:
+@pytest.fixture(params=[FakeP2p, FakeNvlink])
+def deploy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Group]:
     monkeypatch.setattr(FakeP2p, "library", FakeNccl())
 
     def make(attention: int = 1, ffn: int = 1, router: int = EXPERTS) -> Group:
         shape = Shape(16, 8, "bfloat16", LAYERS, 2, router=router)
-        return Group(FakeP2p, shape, attention=attention, ffn=ffn, extra={"gather_ms": 1000})
+        return Group(request.param, shape, attention=attention, ffn=ffn, extra={"gather_ms": 1000})
 
     return make
 

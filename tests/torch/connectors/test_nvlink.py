@@ -153,6 +153,7 @@ def test_devices_that_cannot_map_each_other_are_refused_by_both(
     ("shape", "told"),
     [
         (Shape(16, 4, "bfloat16", 3), r"rows of a multiple of 16 bytes, found 8; use 'nccl-p2p'"),
+        (Shape(16, 8, "bfloat16", 3, router=4), r"rows of router logits of a multiple of 16 bytes, found 8; use"),
         (Shape(1 << 20, 8, "bfloat16", 3), r"at most 1048575 tokens, found 1048576"),
         (Shape(16, 8, "bfloat16", 2049), r"at most 2048 layers, found 2049"),
     ],

@@ -105,7 +105,7 @@ def test_an_ffn_rank_stopped_in_a_step_answers_nothing_more(deploy) -> None:
         ffn._rooms[0].fill_(7)
 
         def replay() -> None:  # as a graph, which asks nobody before it goes on
-            transfer = Transfer(peer.link, ffn._rooms[0].data_ptr(), 4, 0, 0)
+            transfer = Transfer(peer.link, ffn._rooms[0].data_ptr(), 4, 0, 0, 16)
             with ffn._carrier._driver.working():
                 ffn._carrier.recv([transfer])
                 ffn._carrier.send([transfer])

@@ -87,7 +87,7 @@ class EnqueuedAttentionPort(DeviceAttentionPort):
         if self._shape.router:
             self._tell(layer, router_code(logits))
         if logits is not None:
-            blocks.append(Block(logits.data_ptr(), logits.shape[1] * logits.element_size()))
+            blocks.append(Block(logits.data_ptr(), logits.shape[1] * logits.element_size(), True))
         self._issue(step, layer, stage, blocks, self._carrier.send)
         self._place.event = Event(Phase.SENT, time.monotonic(), step.seq, layer, stage)
 
@@ -179,8 +179,8 @@ class EnqueuedAttentionPort(DeviceAttentionPort):
             line = self._lines[peer]
             if stop == start:
                 continue
-            for address, width in blocks:
-                transfer = Transfer(line.link, address + start * width, stop - start, layer, stage, width)
+            for address, width, logits in blocks:
+                transfer = Transfer(line.link, address + start * width, stop - start, layer, stage, width, logits)
                 if line.lost is None:
                     transfers.append(transfer)
                 else:

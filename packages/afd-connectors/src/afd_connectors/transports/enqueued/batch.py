@@ -35,9 +35,9 @@ class Batch:
         """
         alive = self.alive()
         transfers = [
-            Transfer(peer.link, block.address + part.start * block.width, part.rows, layer, stage, block.width)
+            Transfer(peer.link, address + part.start * width, part.rows, layer, stage, width, logits)
             for part, peer in alive
-            for block in blocks
+            for address, width, logits in blocks
         ]
         for transfer, reason in call(transfers):
             failed(next(peer for _, peer in alive if peer.link is transfer.link), reason)

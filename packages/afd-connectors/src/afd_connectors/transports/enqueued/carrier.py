@@ -39,7 +39,7 @@ class Link(Protocol):
 class Transfer(NamedTuple):
     """Rows of one exchange over one link, contiguous at a device address.
 
-    width: bytes of a row, which are the shape's unless these are rows of router logits.
+    width: bytes of a row; logits: whether these are rows of router logits, which travel beside the hidden states.
     """
 
     link: Link
@@ -48,13 +48,15 @@ class Transfer(NamedTuple):
     layer: int
     stage: int
     width: int
+    logits: bool = False
 
 
 class Block(NamedTuple):
-    """One tensor of an exchange: where its rows begin, and bytes of each."""
+    """One tensor of an exchange: where its rows begin, bytes of each, and whether they are router logits."""
 
     address: int
     width: int
+    logits: bool = False
 
 
 Failures = Sequence[tuple[Transfer, str]]

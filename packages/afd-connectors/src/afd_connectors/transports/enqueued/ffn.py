@@ -108,7 +108,7 @@ class EnqueuedFFNPort(SteppedFFNPort):
         blocks = [Block(room.data_ptr(), self._shape.row_bytes)]
         router = self._routers.room(stage, batch.rows, self._code(batch, layer)) if self._shape.router else None
         if router is not None:
-            blocks.append(Block(router.data_ptr(), router.shape[1] * router.element_size()))
+            blocks.append(Block(router.data_ptr(), router.shape[1] * router.element_size(), True))
         batch.issue(self._carrier.recv, blocks, layer, stage, self._fail)
         step = gathered.members[0].step
         self._event = Event(Phase.COMPUTED, time.monotonic(), step.seq, layer, stage)

@@ -117,15 +117,18 @@ class NvlinkCarrier:
             raise ConnectorError(f"the device has not done within {IDLE_S:g} s what it was given for the lost peer")
 
     def _issue(
-        self, transfers: Sequence[Transfer], part: Callable[[Window, int, int, int, int], Part],
+        self, transfers: Sequence[Transfer], part: Callable[[Window, int, int, int, int, int], Part],
         enqueue: Callable[[Sequence[Part], int], None],
     ) -> Failures:  # fmt: skip
         parts = []
         for transfer in transfers:
-            if transfer.address % UNIT:
-                raise ValueError(f"rows must lie at a multiple of {UNIT} bytes, found address {transfer.address}.")
-            assert isinstance(transfer.link, Link)
-            parts.append(part(transfer.link.window, transfer.address, transfer.rows, transfer.layer, transfer.stage))
+            link, address, rows, layer, stage, width, logits = transfer
+            if address % UNIT:
+                raise ValueError(f"rows must lie at a multiple of {UNIT} bytes, found address {address}.")
+            if width % UNIT:
+                raise ValueError(f"rows must have a multiple of {UNIT} bytes, found {width}; use 'nccl-p2p'.")
+            assert isinstance(link, Link)
+            parts.append(part(link.window, address, rows, layer, stage, width if logits else 0))
         if not parts:
             return ()
         try:

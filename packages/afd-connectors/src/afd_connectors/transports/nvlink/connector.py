@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from afd_connectors.transports.nvlink.driver import Driver
 
 
+_LOGIT_BYTES = 2  # the least that an element of router logits has
+
+
 class Nvlink(Connector):
     """Rows are stored by kernels on the stream that is current at each call, so exchanges can be captured in graphs;
     graphs of the attention side outlast its peers. A wait that is given up ends its connection on the device at once.
@@ -33,7 +36,7 @@ class Nvlink(Connector):
     """
 
     name: ClassVar[str] = "nvlink"
-    features: ClassVar[frozenset[str]] = frozenset({"graph", "variable_tokens"})
+    features: ClassVar[frozenset[str]] = frozenset({"graph", "router", "variable_tokens"})
     devices: ClassVar[frozenset[str]] = frozenset({"cuda"})
     reach: ClassVar[Reach] = "host"
 
@@ -42,10 +45,11 @@ class Nvlink(Connector):
         for name, value, most in (("tokens", shape.tokens, ROWS - 1), ("layers", shape.layers, LAYERS)):
             if value > most:
                 raise ValueError(f"connector 'nvlink' takes at most {most} {name}, found {value}; use 'nccl-p2p'.")
-        if shape.row_bytes % UNIT:
-            raise ValueError(
-                f"connector 'nvlink' moves rows of a multiple of {UNIT} bytes, found {shape.row_bytes}; use 'nccl-p2p'."
-            )
+        for what, size in (("rows", shape.row_bytes), ("rows of router logits", shape.router * _LOGIT_BYTES)):
+            if size % UNIT:
+                raise ValueError(
+                    f"connector 'nvlink' moves {what} of a multiple of {UNIT} bytes, found {size}; use 'nccl-p2p'."
+                )
 
     @classmethod
     def check_options(cls, extra: Mapping[str, object]) -> None:
@@ -56,7 +60,7 @@ class Nvlink(Connector):
         """See Connector."""
         peers = len(self.layout.peers)
         slots = peers * Slots.of(self.shape).total
-        return slots + (self.shape.stages * peers * self.shape.hidden_bytes if self.layout.role == "ffn" else 0)
+        return slots + (self.shape.stages * peers * self.shape.exchange_bytes if self.layout.role == "ffn" else 0)
 
     def make_attention_port(self) -> AttentionPort:
         """See Connector."""

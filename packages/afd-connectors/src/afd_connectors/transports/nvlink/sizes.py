@@ -58,17 +58,26 @@ def chunked(size: int, most: int, put: int, wait: int) -> Plan:
 
 
 class Slots(NamedTuple):
-    """The memory into which one side receives: per stage, words of chunks and rows as they are."""
+    """The memory into which one side receives: per stage one slot for hidden states and, where router logits travel,
+    one for those; in each words of chunks and rows as they are.
+    """
 
     slot: int
+    count: int
     stages: int
 
     @property
     def total(self) -> int:
-        """Bytes of all stages."""
-        return self.slot * self.stages
+        """Bytes of all slots."""
+        return self.slot * self.count
+
+    def place(self, stage: int, logits: bool) -> int:
+        """The number of a slot."""
+        return stage + self.stages if logits else stage
 
     @classmethod
     def of(cls, shape: Shape) -> Slots:
         """For the largest exchanges of a shape."""
-        return cls(-(-(ROWS_AT + shape.hidden_bytes) // (4 * KIB)) * 4 * KIB, shape.stages)
+        most = max(shape.hidden_bytes, shape.router_bytes)
+        count = shape.stages * (2 if shape.router else 1)
+        return cls(-(-(ROWS_AT + most) // (4 * KIB)) * 4 * KIB, count, shape.stages)

@@ -33,7 +33,7 @@ class Window:
     def __init__(self, driver: Driver, shape: Shape) -> None:
         self._driver, self.slots = driver, Slots.of(shape)
         self._row_bytes = shape.row_bytes
-        self._counts_bytes = 2 * shape.stages * COUNTS * 4 + OVER_BYTES
+        self._counts_bytes = 2 * self.slots.count * COUNTS * 4 + OVER_BYTES
         self._mine, self._theirs, self._counts, self._status = self._made_room()
         self._made: int | None = None
         self._placed = False
@@ -104,24 +104,28 @@ class Window:
         self._driver.free(self._counts)
         self._driver.free_host(self._status)
 
-    def outgoing(self, start: int, rows: int, layer: int, stage: int) -> Part:
-        """A message of rows that lie at `start`."""
-        slot = self._theirs + stage * self.slots.slot
-        return self._part(start, slot + ROWS_AT, slot, 0, rows, head_of(rows, layer, stage), stage)
+    def outgoing(self, start: int, rows: int, layer: int, stage: int, logits: int = 0) -> Part:
+        """A message of rows that lie at `start`; logits: bytes of a row, if these are rows of router logits."""
+        place = self.slots.place(stage, logits > 0)
+        slot = self._theirs + place * self.slots.slot
+        size = rows * (logits or self._row_bytes)
+        return self._part(start, slot + ROWS_AT, slot, 2 * place, size, head_of(rows, layer, stage))
 
-    def incoming(self, to: int, rows: int, layer: int, stage: int) -> Part:
-        """A message of rows that are wanted at `to`, which may be `landing`."""
-        slot = self._mine + stage * self.slots.slot
-        return self._part(slot + ROWS_AT, to, slot, 1, rows, head_of(rows, layer, stage), stage)
+    def incoming(self, to: int, rows: int, layer: int, stage: int, logits: int = 0) -> Part:
+        """A message of rows that are wanted at `to`, which may be `landing`; logits: as of `outgoing`."""
+        place = self.slots.place(stage, logits > 0)
+        slot = self._mine + place * self.slots.slot
+        size = rows * (logits or self._row_bytes)
+        return self._part(slot + ROWS_AT, to, slot, 2 * place + 1, size, head_of(rows, layer, stage))
 
     def landing(self, stage: int) -> int:
         """Where rows arrive."""
         return self._mine + stage * self.slots.slot + ROWS_AT
 
-    def _part(self, start: int, to: int, slot: int, direction: int, rows: int, head: int, stage: int) -> Part:
-        counts = self._counts + 4 * COUNTS * (2 * stage + direction)
+    def _part(self, start: int, to: int, slot: int, counted: int, size: int, head: int) -> Part:
+        counts = self._counts + 4 * COUNTS * counted
         over = self._counts + self._counts_bytes - OVER_BYTES
-        return Part(start, to, slot + FLAGS_AT, counts, over, self._status, rows * self._row_bytes, head)
+        return Part(start, to, slot + FLAGS_AT, counts, over, self._status, size, head)
 
     def end(self) -> None:
         """Ends every wait of the device, now and from now on."""
