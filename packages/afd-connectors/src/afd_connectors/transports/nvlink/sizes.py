@@ -63,13 +63,13 @@ class Slots(NamedTuple):
     """
 
     slot: int
-    count: int
+    number: int
     stages: int
 
     @property
     def total(self) -> int:
         """Bytes of all slots."""
-        return self.slot * self.count
+        return self.slot * self.number
 
     def place(self, stage: int, logits: bool) -> int:
         """The number of a slot."""
@@ -79,5 +79,5 @@ class Slots(NamedTuple):
     def of(cls, shape: Shape) -> Slots:
         """For the largest exchanges of a shape."""
         most = max(shape.hidden_bytes, shape.router_bytes)
-        count = shape.stages * (2 if shape.router else 1)
-        return cls(-(-(ROWS_AT + most) // (4 * KIB)) * 4 * KIB, count, shape.stages)
+        number = shape.stages * (2 if shape.router else 1)
+        return cls(-(-(ROWS_AT + most) // (4 * KIB)) * 4 * KIB, number, shape.stages)

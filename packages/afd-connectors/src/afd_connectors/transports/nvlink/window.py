@@ -33,7 +33,7 @@ class Window:
     def __init__(self, driver: Driver, shape: Shape) -> None:
         self._driver, self.slots = driver, Slots.of(shape)
         self._row_bytes = shape.row_bytes
-        self._counts_bytes = 2 * self.slots.count * COUNTS * 4 + OVER_BYTES
+        self._counts_bytes = 2 * self.slots.number * COUNTS * 4 + OVER_BYTES
         self._mine, self._theirs, self._counts, self._status = self._made_room()
         self._made: int | None = None
         self._placed = False
