@@ -116,7 +116,7 @@ def _beside(layer: Layer) -> Iterator[str]:
         if attribute != layer.ffn and not _attends(attribute) and "norm" not in attribute:
             made = " or ".join(name for name in names if "." not in name)
             if made:
-                yield f"A {layer.name} also makes itself a {made} ({attribute}), which a declaration gives to neither role."
+                yield f"A {layer.name} also makes itself a {made} ({attribute}), which no declaration gives to a role."
 
 
 def _missing(file: File, attention: tuple[str, ...], normed: list[str]) -> Iterator[str]:
