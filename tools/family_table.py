@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -71,12 +72,22 @@ def markdown() -> str:
     return (
         HEAD
         + "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
-        + "\n## Declared\n\n"
+        + f"\n## Declared\n\n{_lengths()}\n\n"
         + "".join(f"* {line}\n" for _, line in sorted(declared.items()))
         + "\n## Refused at start-up\n\n"
         + "".join(f"* `{arch}`: {each.reason}; {each.instead}\n" for arch, each in sorted(refused().items()))
         + _others()
     )
+
+
+def _lengths() -> str:
+    """How long declarations are."""
+    from afd_models import families
+
+    declared = {families.declared_in(arch) for arch in families.load()}
+    folder = Path(families.__path__[0]).parent.parent
+    lines = sorted(len((folder / file).read_text().splitlines()) for file in declared if file is not None)
+    return f"{len(lines)} files of {lines[0]} to {lines[-1]} lines, comments and imports included."
 
 
 def _others() -> str:

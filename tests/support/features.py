@@ -10,37 +10,14 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
-from zlib import crc32
 
 from tests.support.forks import ENV, Fork
-
-if TYPE_CHECKING:
-    from vllm import LLM, RequestOutput, SamplingParams
+from tools.asks import Ask, answer
 
 _RUN_S = 300.0
-_DRAFTS = ("vllm:spec_decode_num_draft_tokens", "vllm:spec_decode_num_accepted_tokens")
 Answers = Mapping[str, object]
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """One call of the engine; an error is its answer too.
-
-    sampling: of SamplingParams; for "beam" of BeamSearchParams, for "rpc" the arguments. method: of "rpc".
-    adapter: folder of a LoRA adapter that all prompts use; "adapter" only loads it. priority: one number per prompt.
-    "drafts": how many tokens were drafted and accepted so far.
-    """
-
-    name: str
-    prompts: Sequence[Sequence[int]] = ()
-    sampling: Mapping[str, object] = field(default_factory=dict)
-    kind: Literal["generate", "beam", "embed", "adapter", "drafts", "rpc"] = "generate"
-    method: str = ""
-    adapter: str | None = None
-    priority: Sequence[int] | None = None
 
 
 class Asking:
@@ -78,7 +55,7 @@ def main(order: Path, result: Path) -> None:
     for each in job["asks"]:
         ask = Ask(**each)
         try:
-            answers[ask.name] = _answer(llm, ask)
+            answers[ask.name] = answer(llm, ask)
         except (ValueError, RuntimeError, NotImplementedError) as error:
             answers[ask.name] = f"{type(error).__name__}: {error}"
     result.write_text(json.dumps(answers))
@@ -93,69 +70,6 @@ def _verify_drafts() -> None:
         owner, kernel = getattr(sampler, f"_{name}", None), getattr(kernels, f"{name}_kernel", None)
         if owner is not None and kernel is not None:  # 0.32 puts them right itself
             owner.kernel = kernel
-
-
-def _answer(llm: LLM, ask: Ask) -> object:
-    from vllm import TokensPrompt
-    from vllm.lora.request import LoRARequest
-    from vllm.sampling_params import BeamSearchParams
-
-    prompts = [TokensPrompt(prompt_token_ids=list(ids)) for ids in ask.prompts]
-    if ask.kind == "rpc":
-        return llm.collective_rpc(ask.method, kwargs=dict(ask.sampling))
-    if ask.kind == "drafts":
-        return {each.name: each.value for each in llm.get_metrics() if each.name in _DRAFTS}
-    if ask.kind == "beam":
-        found = llm.beam_search(prompts, BeamSearchParams(**ask.sampling))
-        return [[(beam.tokens, beam.cum_logprob) for beam in each.sequences] for each in found]
-    if ask.kind == "embed":
-        return [each.outputs.embedding for each in llm.embed(prompts, use_tqdm=False)]
-    adapter = None
-    if ask.adapter is not None:
-        adapter = LoRARequest(ask.adapter, 1 + crc32(ask.adapter.encode()) % 1000, ask.adapter)
-    if ask.kind == "adapter":
-        return llm.llm_engine.add_lora(adapter)
-    outputs = llm.generate(
-        prompts, _sampling(ask), use_tqdm=False, lora_request=adapter,
-        priority=None if ask.priority is None else list(ask.priority),
-    )  # fmt: skip
-    return [_plain(output) for output in outputs]
-
-
-def _sampling(ask: Ask) -> SamplingParams:
-    from vllm import SamplingParams
-    from vllm.sampling_params import StructuredOutputsParams
-
-    given = {"temperature": 0.0, "max_tokens": 24, **ask.sampling}
-    if "structured_outputs" in given:
-        given["structured_outputs"] = StructuredOutputsParams(**given["structured_outputs"])
-    if "logit_bias" in given:
-        given["logit_bias"] = {int(token): bias for token, bias in given["logit_bias"].items()}
-    return SamplingParams(**given)
-
-
-def _plain(output: RequestOutput) -> object:
-    """All that a request gave and that does not depend on when."""
-    return {
-        "prompt": _logprobs(output.prompt_logprobs),
-        "cached": output.num_cached_tokens,
-        "outputs": [
-            {
-                "tokens": list(each.token_ids), "text": each.text, "finish": each.finish_reason,
-                "stop": each.stop_reason, "logprobs": _logprobs(each.logprobs),
-            }
-            for each in output.outputs
-        ],
-    }  # fmt: skip
-
-
-def _logprobs(positions: Sequence[Mapping[int, object] | None] | None) -> object:
-    if positions is None:
-        return None
-    return [
-        None if each is None else {token: (entry.logprob, entry.rank) for token, entry in each.items()}
-        for each in positions
-    ]
 
 
 if __name__ == "__main__":

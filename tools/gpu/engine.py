@@ -160,14 +160,14 @@ class Engine:
         return answer
 
 
-def main() -> None:
+def main(kind: type[Engine] = Engine) -> None:
     """Says that it is ready, then answers one job per line until standard input ends."""
     out = answers()
     watch = DUMP in os.environ
     if watch:
         faulthandler.dump_traceback_later(float(os.environ[DUMP]))
     started = time.perf_counter()
-    engine = Engine(json.loads(sys.argv[1])["options"])
+    engine = kind(json.loads(sys.argv[1])["options"])
     say(out, {"ready": time.perf_counter() - started})
     faulthandler.cancel_dump_traceback_later()
     for line in sys.stdin:

@@ -32,7 +32,7 @@ def test_every_declared_family_is_proposed_as_declared(arch: str) -> None:
             assert (one == other) if isinstance(one, str) else (sorted(one) == sorted(other)), field.name
 
 
-@pytest.mark.parametrize("arch", ["BailingMoeV3ForCausalLM", "Step3TextForCausalLM"])
+@pytest.mark.parametrize("arch", ["BailingMoeV3ForCausalLM", "Cohere2MoeForCausalLM"])
 def test_the_written_file_declares_the_proposal(arch: str, tmp_path: Path) -> None:
     assert cli.main(["models", "new", arch, "--write", str(tmp_path)]) == 0
     [file] = tmp_path.iterdir()
@@ -65,8 +65,8 @@ def test_a_proof_that_fails_is_a_sentence(
         raise error
 
     monkeypatch.setattr("afd_models.prove.prove", fail)
-    (tmp_path / "config.json").write_text('{"architectures": ["Step3TextForCausalLM"]}')
-    assert cli.main(["models", "new", "Step3TextForCausalLM", "--config", str(tmp_path)]) == 1
+    (tmp_path / "config.json").write_text('{"architectures": ["Cohere2MoeForCausalLM"]}')
+    assert cli.main(["models", "new", "Cohere2MoeForCausalLM", "--config", str(tmp_path)]) == 1
     found = capsys.readouterr().err
     assert said in found
     assert found.count("\n") == 1
@@ -78,7 +78,9 @@ def test_every_architecture_with_experts_is_listed_with_what_comes_of_it(capsys:
     assert {arch for arch, state in said.items() if state == "declared"} == set(ARCHS)
     assert said["DbrxForCausalLM"].startswith("not proposed, No attribute of a decoder layer of vllm.")
     assert said["DeepseekV32ForCausalLM"].startswith("refused, ")
-    assert said["Step3TextForCausalLM"] == "proposed"
+    assert said["Cohere2MoeForCausalLM"] == "proposed"
+    assert said["Step3TextForCausalLM"].startswith("not proposed, A Step3TextDecoderLayer also makes itself a ")
+    assert "vllm.model_executor.models.granitemoe, whose names" in said["GraniteMoeSharedForCausalLM"]
     assert "LlamaForCausalLM" not in said
 
 

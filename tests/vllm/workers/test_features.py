@@ -12,46 +12,16 @@ from typing import Any
 
 import pytest
 
-from afd_workers.features import FEATURES, REFUSED_CALLS
+from afd_workers.features import FEATURES
 from tests.support import adapters
 from tests.support.checkpoints import Checkpoint
-from tests.support.features import Answers, Ask, Asking
-from tests.support.prompts import prompts
+from tests.support.features import Answers, Asking
 from tests.support.servers import OPTIONS, forked, roles, section_of
 from tools import toy_checkpoint
+from tools.asks import LOW, SAMPLING, TEXTS, Ask
 
 pytestmark = pytest.mark.timeout(600)
-TEXTS = [[ord(letter) for letter in text] for text in ("hello there", "one two", "north", "a list of")]
-LOW = list(range(2, 160))
-LONG = prompts(3, 150, 200, seed=3, shared=130)
-SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
 CHUNK = 64
-
-
-def structured(name: str, **what: object) -> Ask:
-    return Ask(name, TEXTS[:2], {"structured_outputs": what, "max_tokens": 40})
-
-
-SAMPLING = (
-    Ask("plain", TEXTS),
-    Ask("logprobs", TEXTS[:2], {"logprobs": 5, "prompt_logprobs": 3}),
-    Ask("samples", TEXTS[:2], {"n": 3, "temperature": 0.9, "top_p": 0.95, "top_k": 40, "min_p": 0.01, "seed": 7}),
-    Ask("stop strings", TEXTS, {"stop": ["e", "t", "a", "o"], "max_tokens": 48}),
-    Ask("stop ids", TEXTS, {"stop_token_ids": LOW, "min_tokens": 3}),
-    Ask("penalties", TEXTS[:2], {"presence_penalty": 1.0, "frequency_penalty": 0.5, "repetition_penalty": 1.2}),
-    Ask("bias", TEXTS[:2], {"logit_bias": {"70": 3.0}, "bad_words": ["e"]}),
-    Ask("allowed", TEXTS[:2], {"allowed_token_ids": LOW}),
-    structured("json", json=SCHEMA),
-    structured("regex", regex="[a-f]{4,9}-[0-9]{3}"),
-    structured("choice", choice=["north", "south"]),
-    structured("grammar", grammar='root ::= ("ab" | "cd") "e"'),
-    Ask("beam", TEXTS[:2], {"beam_width": 3, "max_tokens": 8}, kind="beam"),
-    Ask("priority", TEXTS, priority=[3, 2, 1, 0]),
-    Ask("long prompts", LONG),
-    Ask("long prompts again", LONG),
-    *(Ask(call, kind="rpc", method=call) for call in REFUSED_CALLS if call.startswith(("reload", "finish"))),
-    Ask("plain again", TEXTS),
-)
 REPEATED = [[40, 41, 42, 43] * 8, *TEXTS]
 DRAFTS = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}}
 PREDICTOR = {"speculative_config": {"method": "mtp", "num_speculative_tokens": 1}}

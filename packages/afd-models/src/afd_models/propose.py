@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from afd_models.reading import Block, File, layers, norms, sparse
+from afd_models.reading import Block, File, Layer, layers, norms, sparse
 from afd_models.spec import COMMON_UNUSED, MoE
 
 if TYPE_CHECKING:
@@ -67,7 +67,12 @@ def propose(arch: str, snapshot: Snapshot) -> Proposal:
     also = file.bases(arch)
     normed = [name for each in (file, *(File(other, snapshot) for other in also)) for name in norms(each, layer.name)]
     further = tuple(dict.fromkeys(each.name for _, each in found if each.name != layer.name))
-    missing = (*_missing(file, attention, normed), *_further(module, layer.name, further))
+    missing = (
+        *_missing(file, attention, normed),
+        *_further(module, layer.name, further),
+        *_elsewhere(file, also, block),
+        *_beside(layer),
+    )
     spec = MoE(
         arch=arch,
         module=module,
@@ -96,6 +101,22 @@ def _attends(attribute: str) -> bool:
 def _further(module: str, proposed: str, further: tuple[str, ...]) -> Iterator[str]:
     if further:
         yield f"{module} also has experts in {', '.join(further)}, which a declaration made from {proposed} leaves out."
+
+
+def _elsewhere(file: File, also: tuple[str, ...], block: Block) -> Iterator[str]:
+    """Where the block's own file, which looks its factory up, is not among those that a declaration names."""
+    home = file.imported.get(block.name, file.name)
+    if block.factory not in file.imported and home not in (file.name, *also):
+        yield f"{file.name} takes its {block.name} from {home}, whose names a declaration of {file.name} does not cut."
+
+
+def _beside(layer: Layer) -> Iterator[str]:
+    """What a layer makes beside attention, norms and the FFN."""
+    for attribute, names in layer.made.items():
+        if attribute != layer.ffn and not _attends(attribute) and "norm" not in attribute:
+            made = " or ".join(name for name in names if "." not in name)
+            if made:
+                yield f"A {layer.name} also makes itself a {made} ({attribute}), which no declaration gives to a role."
 
 
 def _missing(file: File, attention: tuple[str, ...], normed: list[str]) -> Iterator[str]:
