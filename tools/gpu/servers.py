@@ -37,6 +37,7 @@ class Server:
         self, name: str, arguments: Sequence[str], log: Path, devices: str | None, path: str, module: Sequence[str]
     ) -> None:
         self.name, self._log, port = name, log, free_port()
+        self._answered = False
         self.url = f"http://127.0.0.1:{port}"
         env = {**os.environ, **ENV, "PYTHONPATH": path}
         if devices is None:
@@ -60,12 +61,14 @@ class Server:
             )
 
     def up(self) -> bool:
-        """Whether /health answers; Failed when the server ended."""
+        """Whether /health has answered; Failed when the server ended."""
         if self._process.poll() is not None:
             raise self._failed(f"ended with code {self._process.returncode}")
+        if self._answered:
+            return True
         with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/health", timeout=2) as answer:
-            return bool(answer.status == 200)
-        return False
+            self._answered = bool(answer.status == 200)
+        return self._answered
 
     def ready(self, until: float) -> None:
         """Waits for /health; Failed when the server ends, or at time.monotonic() `until`."""

@@ -5,7 +5,8 @@
 Attention's processes take the host's devices in turn, FFN ranks' from the last one back, so that two devices suffice
 for most cases. Where an FFN rank then shares a device with an attention rank that it exchanges with, rows go over
 nvlink, since NCCL does not join two processes on one device. A case that needs more devices says so. Servers start at
-once and answer as soon as they are ready.
+once and answer as soon as they are ready; data-parallel ones first, whose ports vLLM chooses long before it listens on
+them ("address already in use" is what another connection got meanwhile: run the case again).
 In float32 a different number of rows, or a sum in another order, changes no greedy token, so tokens must be equal.
 Exit code 1 when some are not.
 """
@@ -193,16 +194,14 @@ def run(names: Sequence[str], dtype: str) -> bool:
     """Whether every case that this host has devices for gives native tokens."""
     folder, devices, right = setups.logs("topologies"), len(used_mib()), True
     folder.mkdir(parents=True, exist_ok=True)
-    given, waiting = arguments(setups.spread(folder / "toy"), dtype), possible(names, devices)
-    until, cases = time.monotonic() + READY_S, dict[str, Started]()
+    given, until = arguments(setups.spread(folder / "toy"), dtype), time.monotonic() + READY_S
     with Servers(folder) as servers:
         native = Started([servers.start("native", given, "0")])
-        while waiting or cases:
-            for name in tuple(waiting):
-                # vLLM's data-parallel ranks look for free ports, and two such servers at once may find the same.
-                if CASES[name].attention == 1 or all(CASES[other].attention == 1 for other in cases):
-                    cases[name] = start(servers, name, CASES[name], given, devices)
-                    waiting.remove(name)
+        cases = {
+            name: start(servers, name, CASES[name], given, devices)
+            for name in sorted(possible(names, devices), key=lambda name: -CASES[name].attention)
+        }
+        while cases:
             for name, started in tuple(cases.items()):
                 came = outcome(name, native, started, until)
                 if came is not None:

@@ -67,8 +67,9 @@ class AttentionWorker(AttentionRole, Worker):
         if isinstance(self._port, DeviceAttentionPort):
             config = links.section(self.vllm_config)
             graphs = Graphs(
-                self.model_runner, self._port, torch.cuda.graph_pool_handle, config.timeout_s, config.recovery_timeout_s
-            )
+                self.model_runner, self._port, torch.cuda.graph_pool_handle, config.timeout_s,
+                config.recovery_timeout_s, together=self.vllm_config.parallel_config.tensor_parallel_size > 1,
+            )  # fmt: skip
             self._failover = Failover(self.model_runner, self._port, graphs)
 
     def compile_or_warm_up_model(self) -> CompilationTimes:

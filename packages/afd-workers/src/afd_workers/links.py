@@ -139,9 +139,17 @@ def make_connector(
     )
     given = settings(config)
     facts = _facts(model_config, config, shape, description)
-    connector = registry.resolve(config.connector, device, given)(layout, shape, facts, given)
+    connector = _kind(config, device, shape, given)(layout, shape, facts, given)
     log.info("AFD %s rank %d: connector %s, %s", config.role, rank, connector.name, shape)
     return connector
+
+
+def _kind(config: Config, device: str, shape: Shape, given: Settings) -> type[Connector]:
+    """The connector by name; of those that "auto" may pick, the one for any hosts where the nearer one lacks logits."""
+    found = registry.resolve(config.connector, device, given)
+    if config.connector == "auto" and shape.router and "router" not in found.features:
+        return registry.resolve(config.connector, device)
+    return found
 
 
 def _facts(model_config: ModelConfig, config: Config, shape: Shape, description: Mapping[str, object]) -> Facts:
