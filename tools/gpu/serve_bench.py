@@ -122,7 +122,8 @@ class Bench:
 
     def write(self) -> None:
         """The rows so far, so that nothing is lost with what comes."""
-        found = [asdict(row) for row in self.rows]
+        started = {name: getattr(self.options, name) for name in ("utilization", "max_rows", "stream_interval")}
+        found = {**started, "rows": [asdict(row) for row in self.rows]}
         (self.folder / "table.json").write_text(json.dumps(found, indent=2))
 
     def _planned(self, part: Part, size: int) -> Planned | None:
