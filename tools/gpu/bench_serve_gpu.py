@@ -31,6 +31,8 @@ from tools.gpu.serve_parts import Part, Spec, specs
 from tools.gpu.serve_row import HEAD
 from tools.gpu.servers import Server, Servers, place
 
+LEAST_S = 75.0  # to start a part and to measure something
+
 
 def serve(bench: Bench, part: Part) -> None:
     """Starts a part's servers, measures, ends them."""
@@ -71,6 +73,9 @@ def run(bench: Bench, parts: Sequence[Part]) -> bool:
             print(f"left out: {sentence}", flush=True)
     print(HEAD, flush=True)
     for number, part in enumerate(possible):
+        if bench.left < LEAST_S:
+            print(f"left out: {part}, {bench.left:.0f} s left", flush=True)
+            continue
         bench.later = len(possible) - number - 1
         print(f"{part} ({bench.left:.0f} s left)", flush=True)
         try:
