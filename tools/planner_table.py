@@ -2,8 +2,8 @@
 
     python -m tools.planner_table [--check]
 
-Measured rows are docs/benchmarks/h200/*.json: *-step.json as bench_step_gpu --json writes them, serve*.json as
-bench_serve_gpu's table.json, in a mapping that also says what its servers were started with.
+Measured rows are docs/benchmarks/h200/*.json: v2-lite-step.json as bench_step_gpu --json writes it (or a mapping with
+these as "rows", and as "dbo" those of --dbo), serve*.json as bench_serve_gpu writes its table.json.
 """
 
 from __future__ import annotations
@@ -84,8 +84,10 @@ def steps() -> Iterator[str]:
     for model, file in STEPS.items():
         plans = planners(model, Limits(0.85, 1024))
         found = json.loads(file.read_text())
+        if isinstance(found, list):
+            found = {"rows": found}
         for key, name, overlap in (("graph", "1A1F", False), ("dbo", "1A1F", True)):
-            for row in found["rows" if key == "graph" else "dbo"]:
+            for row in found["rows"] if key == "graph" else found.get("dbo", ()):
                 rows, measured = int(row["rows"]), float(row[key])
                 said = [step(plan, name, rows, overlap=overlap) for plan in plans.values()]
                 mode = "two stages, always" if overlap else "graphs"

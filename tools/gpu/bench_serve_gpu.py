@@ -2,7 +2,7 @@
 
     python -m tools.gpu.bench_serve_gpu [--shape NAME] [--model v2-lite|qwen3-30b] [--input 256] [--output 256]
         [--concurrency 64 128 256 512] [--parts native1,2 1A1F dp2ep 3A1F:dbo 1A1F-tp2-ep2 2A2F:eager ...]
-        [--utilization 0.85] [--max-rows 512] [--stream-interval 1] [--times FILE] [--limit 520]
+        [--utilization 0.85] [--max-rows 512] [--stream-interval 1] [--times FILE] [--limit 520] [--traces]
 
 Parts, see serve_parts: nativeN, that many servers on a device each that share the concurrency (tokens/s summed, of
 the times the worst); dpNep, one native server, data and expert parallel; xAyF, attention servers and FFN servers. Each
@@ -23,13 +23,15 @@ from dataclasses import replace
 from types import FrameType
 
 from afd_workers.planner.deployment import Deployment
-from tools.gpu import setups
+from tools.gpu import serve_traces, setups
 from tools.gpu.children import Children, Failed
 from tools.gpu.serve_bench import Bench
 from tools.gpu.serve_options import read
 from tools.gpu.serve_parts import Part, Spec, specs
 from tools.gpu.serve_row import HEAD
 from tools.gpu.servers import Server, Servers, place
+
+LEAST_S = 75.0  # to start a part and to measure something
 
 
 def serve(bench: Bench, part: Part) -> None:
@@ -38,7 +40,10 @@ def serve(bench: Bench, part: Part) -> None:
     with Servers(bench.folder) as servers:
 
         def started(spec: Spec) -> Server:
-            return servers.start(f"{part.slug}-{spec.name}", [str(bench.model), *spec.arguments], place(spec.devices))
+            name, more = f"{part.slug}-{spec.name}", tuple[str, ...]()
+            if bench.options.traces:
+                more = serve_traces.options(bench.traces / name)
+            return servers.start(name, [str(bench.model), *spec.arguments, *more], place(spec.devices))
 
         ffn = [started(spec) for spec in others]
         fronts = [started(spec) for spec in asked]
@@ -47,8 +52,10 @@ def serve(bench: Bench, part: Part) -> None:
             for count in part.counts:
                 few = replace(part, deployment=Deployment("native", count), counts=(count,))
                 bench.measure(few, fronts[:count], own=count == part.counts[-1])
-            return
-        bench.measure(part, fronts)
+        else:
+            bench.measure(part, fronts)
+        if bench.options.traces:
+            print(f"  {bench.trace(part, fronts, ffn)}", flush=True)
         missing = sum(server.log_text().count("has no graph for a step") for server in ffn)
         if ffn:
             print(f"  graphs that FFN ranks missed: {missing} kinds", flush=True)
@@ -66,6 +73,9 @@ def run(bench: Bench, parts: Sequence[Part]) -> bool:
             print(f"left out: {sentence}", flush=True)
     print(HEAD, flush=True)
     for number, part in enumerate(possible):
+        if bench.left < LEAST_S:
+            print(f"left out: {part}, {bench.left:.0f} s left", flush=True)
+            continue
         bench.later = len(possible) - number - 1
         print(f"{part} ({bench.left:.0f} s left)", flush=True)
         try:

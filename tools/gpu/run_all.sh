@@ -16,7 +16,8 @@
 #
 # four (only when named): everything that needs four devices, each of its parts also alone: fourkill, tokens and the loss
 # of an FFN rank under load; four-NAME, a load of tools/gpu/shapes.py over HTTP, native and split. On fewer devices each
-# says what it needs. room2: the load of two devices where KV room limits replicas.
+# says what it needs. Traces of the best and the worst row: python -m tools.gpu.bench_serve_gpu --shape NAME --parts BEST
+# WORST --traces. room2: the load of two devices where KV room limits replicas.
 #
 # Needs vLLM and torch for CUDA in the Python that PYTHON names (default python3), or on PYTHONPATH. The packages of
 # this repository need not be installed. Logs go under AFD_GPU_LOGS (default /tmp/afd-gpu); the tables also into

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from afd_workers.commands.plan import make
 from afd_workers.planner.forecast import Limits, Load
-from tools.gpu import setups, words
+from tools.gpu import serve_traces, setups, words
 from tools.gpu.children import Children
 from tools.gpu.serve_parts import Part
 from tools.gpu.serve_row import Planned, Row
@@ -106,9 +106,24 @@ class Bench:
             self.write()
             print(row, flush=True)
 
+    def trace(self, part: Part, servers: Sequence[Server], others: Sequence[Server]) -> str:
+        """Profiler traces of one more run at the largest size, see serve_traces."""
+        size = max(self.options.concurrency)
+        with ThreadPoolExecutor(1) as pool:
+            load = pool.submit(self._run, servers, size, self.options.output, requests=size)
+            said = serve_traces.record(servers, others, min(60.0, self.left - 20.0))
+            load.result()
+        return f"{said}, in {self.traces}/{part.slug}-*"
+
+    @property
+    def traces(self) -> Path:
+        """Where they are."""
+        return self.folder / "traces"
+
     def write(self) -> None:
         """The rows so far, so that nothing is lost with what comes."""
-        found = [asdict(row) for row in self.rows]
+        started = {name: getattr(self.options, name) for name in ("utilization", "max_rows", "stream_interval")}
+        found = {**started, "rows": [asdict(row) for row in self.rows]}
         (self.folder / "table.json").write_text(json.dumps(found, indent=2))
 
     def _planned(self, part: Part, size: int) -> Planned | None:

@@ -32,6 +32,7 @@ def read(description: str | None) -> argparse.Namespace:
     parser.add_argument("--max-rows", type=int, default=512, help="requests that an engine runs at once")
     parser.add_argument("--stream-interval", type=int, default=1, help="tokens per message of every server's stream")
     parser.add_argument("--times", type=Path, help="measured steps for the planner")
+    parser.add_argument("--traces", action="store_true", help="also profiler traces of each part at its largest size")
     setups.connector_option(parser)
     parser.set_defaults(**_shape(parser))
     return parser.parse_args()

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from afd_models.pieces import TRAITS
 from afd_workers.cli import main
 from afd_workers.commands.plan import make
 from afd_workers.planner.deployment import Deployment
@@ -20,6 +21,7 @@ from afd_workers.planner.measured import CONTEXT, read
 from afd_workers.planner.model import Model, Role
 from afd_workers.planner.times import Estimated, Measured, Point
 from tools.gpu.setups import DIMENSIONS
+from tools.toy_checkpoint import FAMILIES
 
 ROOT = Path(__file__).resolve().parents[3]
 GIB = 1 << 30
@@ -33,6 +35,7 @@ LIMITS = Limits(utilization=1.0, rows=4096)
 NAMES = ("native1", "native4", "dp4ep", "1A1F", "2A2F", "3A1F", "1A3F", "1A1F-tp2-ep2")
 SPLITS = ("1A1F", "2A1F", "2A2F", "3A1F", "1A3F", "7A1F", "1A1F-tp2-ep2")
 ROWS = st.integers(1, 2048)
+KNOWN = [name for name, family in FAMILIES.items() if family.config["architectures"][0] in TRAITS]
 
 
 @dataclass(frozen=True)
@@ -256,6 +259,15 @@ def test_measured_sizes_are_taken_as_they_are(rows: int) -> None:
 def test_room_is_within_two_percent_of_what_vllm_measured(name: str, deployment: str, tokens: int) -> None:
     """docs/benchmarks/gpu.md, H200, 0.85 of its memory."""
     assert PLANS[name].kv_tokens(Deployment.parse(deployment)) == pytest.approx(tokens, rel=0.02)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_every_family_whose_sizes_are_known_can_be_planned(name: str) -> None:
+    plan = make({**FAMILIES[name].config, "num_hidden_layers": 4}, Limits(), memory_gib=8)
+    for deployment in NAMES:
+        found = forecast(plan, deployment, Load(16, 16, 64))
+        assert found.tokens_s > 0
+        assert math.isfinite(found.tokens_s)
 
 
 def test_a_benchmarks_rows_are_read(tmp_path: Path) -> None:

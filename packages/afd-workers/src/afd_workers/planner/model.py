@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from afd_models.numbers import Config
 
 #: Names that families give to the number of experts that a token takes.
-_TAKEN: Final = ("num_experts_per_tok", "moe_k", "num_experts_per_token")
+_TAKEN: Final = ("num_experts_per_tok", "experts_per_token", "moe_k")
 _PRODUCT: Final = 2  # operations per weight and token: one product, one sum
 
 
