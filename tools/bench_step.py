@@ -1,6 +1,7 @@
 """Milliseconds per decode step, native and split in the same run, on toy checkpoints on CPU.
 
     python tools/bench_step.py [--family qwen3-moe ...] [--requests 1 8] [--layers 16] [--rounds 40] [--json]
+        [--section '{"shared_experts_on_attention": true}']
 
 One native engine, one attention engine and one FFN server are alive together; the two engines are measured in short
 turns (A B A B ...), so that both see the host in the same moods, each on the first processor with one thread, the FFN
@@ -117,8 +118,8 @@ def engine(model: str, additional: str) -> None:
 
 
 @contextmanager
-def engines(family: str, layers: int) -> Iterator[tuple[Engine, Engine]]:
-    """(native, attention with its FFN server), started together."""
+def engines(family: str, layers: int, section: Mapping[str, object]) -> Iterator[tuple[Engine, Engine]]:
+    """(native, attention with its FFN server), started together. section: of "afd", for both roles."""
     sys.path.insert(0, str(ROOT))
     from afd_workers.launch.fleet import Fleet
     from afd_workers.launch.plan import Request, split
@@ -131,22 +132,24 @@ def engines(family: str, layers: int) -> Iterator[tuple[Engine, Engine]]:
         model = toy_checkpoint.make(family, folder / "model", layers=layers)
         options = (*OPTIONS, "--no-enable-prefix-caching", "--max-num-batched-tokens", "1024")
         attention, ffn = split(
-            Request(str(model), Topology(1, 1), "127.0.0.1", 0, options), {**os.environ, **ENV}, cpu=True
+            Request(str(model), Topology(1, 1), "127.0.0.1", 0, options, section), {**os.environ, **ENV}, cpu=True
         )
-        section = json.loads(attention.command[attention.command.index("--additional-config") + 1])
+        agreed = json.loads(attention.command[attention.command.index("--additional-config") + 1])
         fleet = stack.enter_context(Fleet((ffn,), lambda _line: None))
         os.sched_setaffinity(fleet.pids["ffn 0"], {cores[-1]})
         native = Engine(model, {}, cores[0], folder / "native.log")
         stack.callback(native.close)
-        parted = Engine(model, section, cores[0], folder / "attention.log")
+        parted = Engine(model, agreed, cores[0], folder / "attention.log")
         stack.callback(parted.close)
         fleet.wait_ready(START_S)
         yield native, parted
 
 
-def measure(family: str, layers: int, sizes: Sequence[int], tokens: int, rounds: int) -> Iterator[Row]:
+def measure(
+    family: str, layers: int, sizes: Sequence[int], tokens: int, rounds: int, section: Mapping[str, object]
+) -> Iterator[Row]:
     """One row per number of requests."""
-    with engines(family, layers) as (native, parted):
+    with engines(family, layers, section) as (native, parted):
         for requests in sizes:
             for each in (native, parted):
                 each.ask(requests, tokens)  # warm
@@ -178,6 +181,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=12)
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--section", type=json.loads, default={}, help="keys of the afd section, as JSON")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if not options.json:
@@ -186,7 +190,7 @@ def main() -> None:
             flush=True,
         )
     for family in options.family:
-        for row in measure(family, options.layers, options.requests, options.tokens, options.rounds):
+        for row in measure(family, options.layers, options.requests, options.tokens, options.rounds, options.section):
             if options.json:
                 print(json.dumps(asdict(row)), flush=True)
             else:

@@ -1,4 +1,4 @@
-"""What a hop is compared with: the same rows sent and sent back over Gloo and over a Unix socket."""
+"""What a hop is compared with: the same rows sent and sent back over Gloo, a Unix socket and bare shared memory."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from multiprocessing.shared_memory import SharedMemory
 
 import torch
 import torch.distributed as dist
@@ -16,6 +17,7 @@ from torch import Tensor
 from afd_connectors.transports.paired.buffers import raw
 
 WAIT_S = 60.0
+ROOM = 16 << 20  # bytes of rows and of their answer in bare memory
 Pass = Callable[[Tensor], None]  # sends or fills one tensor
 
 
@@ -51,7 +53,43 @@ def unix(side: int, folder: str) -> tuple[Pass, Pass]:
     return lambda rows: sock.sendall(seen(rows)), receive
 
 
-BASELINES = {"gloo": gloo, "unix": unix}
+def bare(side: int, folder: str) -> tuple[Pass, Pass]:
+    """(send, receive) of two copies and a counter in shared memory: the least that this host's processors need now."""
+    name = os.path.basename(folder)
+    memory = SharedMemory(name, create=True, size=2 * (4096 + ROOM)) if side == 0 else _found(name)
+    places = [memory.buf[at : at + 4096 + ROOM] for at in (0, 4096 + ROOM)]
+    (ours, out), (theirs, back) = ((p[:4096].cast("Q"), p[4096:]) for p in (places[side], places[1 - side]))
+    count = 0
+
+    def send(rows: Tensor) -> None:
+        view = seen(rows)
+        out[: len(view)] = view
+        ours[0] += 1
+
+    def receive(rows: Tensor) -> None:
+        nonlocal count
+        view, count = seen(rows), count + 1
+        while theirs[0] != count:
+            os.sched_yield()
+        view[:] = back[: len(view)]
+        if side == 0 and count == 1:
+            memory.unlink()  # both have it
+
+    return send, receive
+
+
+def _found(name: str) -> SharedMemory:
+    end = time.monotonic() + WAIT_S
+    while True:
+        try:
+            return SharedMemory(name)
+        except (FileNotFoundError, ValueError):  # not made yet, or still empty
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.01)
+
+
+BASELINES = {"gloo": gloo, "unix": unix, "bare": bare}
 
 
 def echo(name: str, folder: str, rows: int, hidden: int, rounds: int, pin: Callable[[int], None]) -> None:

@@ -1,6 +1,6 @@
-"""One exchange between two processes per transport and size, beside Gloo and a Unix socket in the same run.
+"""One exchange between two processes per transport and size, beside what the same rows take over less in the same run.
 
-    python bench_hop.py [--over shm tcp gloo unix] [--rounds 2000] [--sizes 8x128 64x1024 ...]
+    python bench_hop.py [--over shm tcp gloo unix bare] [--rounds 2000] [--sizes 8x128 64x1024 ...]
 
 One way is half a round trip; with two processors or more each process has its own, as engines have.
 """

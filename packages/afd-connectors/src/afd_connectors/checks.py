@@ -65,7 +65,7 @@ def check_send(
     pending: Mapping[int, object],
 ) -> None:
     """ValueError unless the exchange belongs to the step that was begun and its tensors fit."""
-    if begun is None or step.seq != begun.seq:
+    if step is not begun and (begun is None or step.seq != begun.seq):
         raise ValueError(f"send needs the step that was begun, {begun}, found {step}; call begin first.")
     if not 0 <= stage < len(step.tokens) or not 0 <= layer < shape.layers:
         raise ValueError(
@@ -94,5 +94,5 @@ def check_recv(step: Step, layer: int, stage: int, out: Tensor, shape: Shape, pe
 def _check_tensor(name: str, tensor: Tensor, rows: int, width: int, dtype: str | None) -> None:
     if tensor.shape != (rows, width):
         raise ValueError(f"{name} must be [{rows}, {width}], found {list(tensor.shape)}.")
-    if dtype is not None and dtype_name(tensor) != dtype:
+    if dtype is not None and _names.get(tensor.dtype) != dtype and dtype_name(tensor) != dtype:
         raise ValueError(f"{name} must be {dtype}, found {dtype_name(tensor)}.")

@@ -31,6 +31,9 @@ class Microbatches(Protocol):
         """
 
 
+_ALONE: AbstractContextManager[None] = nullcontext()
+
+
 class OneBatch:
     """Steps that are never split."""
 
@@ -44,11 +47,11 @@ class OneBatch:
 
     def sending(self, stage: int) -> AbstractContextManager[None]:  # noqa: ARG002
         """See Microbatches."""
-        return nullcontext()
+        return _ALONE
 
     def receiving(self, stage: int) -> AbstractContextManager[None]:  # noqa: ARG002
         """See Microbatches."""
-        return nullcontext()
+        return _ALONE
 
     def give_way(self, out: Tensor) -> None:
         """See Microbatches."""

@@ -48,7 +48,7 @@ class MemoryLine(Line):
         if self._segment.dozing("ffn"):
             ring(self._data)
         self._awaited[head.stage] = head
-        self._expected[head.stage] = head.reply().encode()  # now, because there is time until the answer comes
+        self._expected[head.stage] = head.reply_frame()  # now, because there is time until the answer comes
 
     def held(self, stage: int) -> tuple[memoryview, memoryview | None] | None:
         """See Line."""

@@ -17,7 +17,7 @@ from afd_connectors.transports.shm_plan import LINE, Plan
 if TYPE_CHECKING:
     from torch import Tensor
 
-_ASLEEP = {"attention": 0, "ffn": 1}
+_ASLEEP = {"attention": 0, "ffn": LINE // 8}  # where each role says so, in marks
 _FENCE = threading.Lock()
 #: These processors keep the order of writes and of reads; only a read may overtake a write before it.
 _IN_ORDER = platform.machine().lower() in ("x86_64", "amd64")
@@ -37,12 +37,6 @@ def fence() -> None:
             pass
 
 
-def keep_order() -> None:
-    """The part of `fence` that reads after reads and writes after writes need."""
-    if not _IN_ORDER:
-        fence()
-
-
 class Lane:
     """One direction of one stage: a head, rows, logits, and a mark that counts the frames that were published.
 
@@ -60,9 +54,10 @@ class Lane:
     def publish(self, head: bytes) -> None:
         """The rows are in place: from now on the other side may read them."""
         self._head[:HEAD_BYTES] = head
-        self.count += 1
-        keep_order()
-        self._marks[self._place] = self.count
+        self.count = count = self.count + 1
+        if not _IN_ORDER:
+            fence()
+        self._marks[self._place] = count
         fence()
 
     def arrived(self) -> bool:
@@ -75,7 +70,8 @@ class Lane:
         found = self._marks[self._place]
         if found != self.count + 1:
             raise FrameError(f"it published frame {found} after frame {self.count}")
-        keep_order()
+        if not _IN_ORDER:
+            fence()
         return self._head
 
     def take(self) -> None:
@@ -111,9 +107,9 @@ class Segment:
 
     def doze(self, role: str, asleep: bool) -> None:
         """Says that `role` waits in a poll and must be woken, or does not any more."""
-        self._marks[_ASLEEP[role] * LINE // 8] = int(asleep)
+        self._marks[_ASLEEP[role]] = int(asleep)
         fence()
 
     def dozing(self, role: str) -> bool:
         """Whether `role` must be woken after something was published."""
-        return bool(self._marks[_ASLEEP[role] * LINE // 8])
+        return self._marks[_ASLEEP[role]] != 0

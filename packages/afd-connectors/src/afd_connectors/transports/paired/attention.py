@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from afd_connectors.checks import check_begin, check_recv, check_send, router_code
 from afd_connectors.deadline import Deadline
 from afd_connectors.errors import ConnectorError, DeadlineExceeded, FrameError, HandshakeRefused, PeerLost
-from afd_connectors.event import Event, Phase
+from afd_connectors.event import RECEIVED, SENT, Event, Phase
 from afd_connectors.facts import Facts
 from afd_connectors.handshake import Identity
 from afd_connectors.layout import Layout
@@ -80,7 +80,7 @@ class PairedAttentionPort(AttentionPort):
             pending = self._stages[stage]
             rows = flat(hidden)
             logits = None if router is None else flat(router)
-            pending.set(step.seq, layer, stage, rows.shape[0], router_code(router))
+            pending.set(step.seq, layer, stage, step.tokens[stage], 0 if router is None else router_code(router))
             views = (raw(rows), None if logits is None else raw(logits))
             self._layers[stage] = layer
             held = True
@@ -93,7 +93,7 @@ class PairedAttentionPort(AttentionPort):
                     give_up(line, error)
                     held = False
             # What is left to do comes after sending, so that it costs no latency.
-            self._place.event = Event(Phase.SENT, time.monotonic(), step.seq, layer, stage)
+            self._place.event = Event.of(SENT, step.seq, layer, stage)
             if not held:
                 pending.keep(*views)
 
@@ -111,7 +111,7 @@ class PairedAttentionPort(AttentionPort):
             if target is not out:
                 out.copy_(target)
             del self._layers[stage]
-            self._place.event = Event(Phase.RECEIVED, time.monotonic(), step.seq, layer, stage)
+            self._place.event = Event.of(RECEIVED, step.seq, layer, stage)
 
     def peers(self) -> tuple[PeerStatus, ...]:
         """See Port."""

@@ -35,38 +35,37 @@ class Batches:
         ready: list[Ready] = []
         for peer in served:
             if peer.ready and not peer.dropped:
-                for found in peer.ready.values():
-                    if found.stage not in self.out and (stage is None or found.stage == stage):
+                for place, found in peer.ready.items():
+                    if place not in self.out and (stage is None or place == stage):
                         ready.append(found)
         if not ready:
             return NOTHING
         if len(ready) == 1 and len(served) == 1:  # nobody to gather with
-            return Choice((ready[0],))
+            return Choice(tuple(ready))
         underway = [u for peer in served if not peer.dropped for u in peer.underway()]
         return choose(ready, underway, time.monotonic(), self._gather_s)
 
     def take(self, served: Sequence[Peer], members: tuple[Ready, ...]) -> Work:
         """The work of a choice among the same peers."""
-        first = members[0]
-        stage, code = first.stage, first.router
-        by_rank = {peer.rank: peer for peer in served} if len(served) > 1 else {first.peer: served[0]}
-        lead = by_rank[first.peer]
+        rank, stage, layer, _, code, _ = members[0]
+        lead = served[0] if len(served) == 1 else next(peer for peer in served if peer.rank == rank)
+        step = lead.step
+        assert step is not None  # see Peer.advance: requests are only read within an announced step
         if len(members) == 1:
-            taken: tuple[tuple[Peer, int, int], ...] = ((lead, _seq_of(lead), lead.rows[stage]),)
             rows, buffer = lead.rows[stage], lead.buffers[stage]
+            taken: tuple[tuple[Peer, int, int], ...] = ((lead, step.seq, rows),)
             lead.lent.add(stage)
+            del lead.ready[stage]
         else:
+            by_rank = {peer.rank: peer for peer in served}
             peers = [by_rank[member.peer] for member in members]
             taken = tuple((peer, _seq_of(peer), peer.rows[stage]) for peer in peers)
             rows, buffer = sum(count for _, _, count in taken), self._gathered[stage]
             self._copy_together(taken, stage, code)
-        for peer, _, _ in taken:
-            del peer.ready[stage]
-        step = lead.step
-        assert step is not None  # see Peer.advance: requests are only read within an announced step
-        ticket = Ticket(taken, rows)
-        self.out[stage] = ticket
-        return Work(step, first.layer, stage, buffer.hidden(rows), buffer.router(rows, code), ticket)
+            for peer in peers:
+                del peer.ready[stage]
+        ticket = self.out[stage] = Ticket(taken, rows)
+        return Work(step, layer, stage, buffer.hidden(rows), buffer.router(rows, code) if code else None, ticket)
 
     def _copy_together(self, taken: tuple[tuple[Peer, int, int], ...], stage: int, code: int) -> None:
         into = self._gathered[stage]

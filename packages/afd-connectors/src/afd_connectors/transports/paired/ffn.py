@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from afd_connectors.address import ffn_address
 from afd_connectors.errors import ConnectorError, PeerLost
-from afd_connectors.event import Event, Phase
+from afd_connectors.event import ANSWERED, COMPUTED, Event, Phase
 from afd_connectors.facts import Facts
 from afd_connectors.handshake import Identity
 from afd_connectors.layout import Layout
@@ -21,7 +21,7 @@ from afd_connectors.shape import Shape
 from afd_connectors.transports.paired.batch import Batches, Ticket
 from afd_connectors.transports.paired.buffers import flat, raw, torch_dtype
 from afd_connectors.transports.paired.guests import Guests
-from afd_connectors.transports.paired.head import REPLY, Head
+from afd_connectors.transports.paired.head import REPLY, head_of
 from afd_connectors.transports.paired.peer import Peer
 from afd_connectors.transports.paired.watch import SWEEP_S, Watch
 
@@ -77,7 +77,7 @@ class PairedFFNPort(FFNPort):
                 choice = self._batches.choose(self._watch.served, stage)
                 if choice.members:
                     work = self._batches.take(self._watch.served, choice.members)
-                    self._event = Event(Phase.COMPUTED, time.monotonic(), work.step.seq, work.layer, work.stage)
+                    self._event = Event.of(COMPUTED, work.step.seq, work.layer, work.stage)
                     return work
                 if left < 0.0:
                     break
@@ -88,29 +88,29 @@ class PairedFFNPort(FFNPort):
     def send(self, work: Work, out: Tensor) -> None:
         """See FFNPort."""
         with self._using:
-            ticket = work.ticket
-            if not isinstance(ticket, Ticket) or self._batches.out.get(work.stage) is not ticket:
-                raise ValueError(f"send needs a work of this port that has no answer yet, found {work.ticket!r}.")
-            expected = (ticket.rows, self._shape.hidden)
-            if out.shape != expected or out.dtype is not self._dtype:
+            step, layer, stage, _, _, ticket = work
+            if not isinstance(ticket, Ticket) or self._batches.out.get(stage) is not ticket:
+                raise ValueError(f"send needs a work of this port that has no answer yet, found {ticket!r}.")
+            members, count = ticket
+            if out.shape != (count, self._shape.hidden) or out.dtype is not self._dtype:
                 raise ValueError(
-                    f"the answer must be {list(expected)} {self._shape.dtype}, found {list(out.shape)} {out.dtype}."
+                    f"the answer must be {[count, self._shape.hidden]} {self._shape.dtype}, "
+                    f"found {list(out.shape)} {out.dtype}."
                 )
             answer = flat(out)
             rows, width, start = raw(answer), self._shape.row_bytes, 0
-            for peer, seq, count in ticket.members:
+            for peer, seq, count in members:
                 stop = start + count * width
                 if not peer.dropped:
-                    head = Head(REPLY, seq, work.layer, work.stage, count)
                     try:
-                        peer.reply(head, rows[start:stop])
+                        peer.reply(head_of(REPLY, seq, layer, stage, count), rows[start:stop])
                     except PeerLost as error:
                         self._guests.drop(peer, error.message)
-                peer.lent.discard(work.stage)
+                peer.lent.discard(stage)
                 start = stop
-            del self._batches.out[work.stage]
+            del self._batches.out[stage]
             self._watch.stay_awake()
-            self._event = Event(Phase.ANSWERED, time.monotonic(), work.step.seq, work.layer, work.stage)
+            self._event = Event.of(ANSWERED, step.seq, layer, stage)
 
     def peers(self) -> tuple[PeerStatus, ...]:
         """See Port."""

@@ -34,6 +34,10 @@ class Head(NamedTuple):
         """The head of the answer to a request."""
         return Head(REPLY, self.seq, self.layer, self.stage, self.rows)
 
+    def reply_frame(self) -> bytes:
+        """What `reply` encodes to, without the head in between."""
+        return _HEAD.pack(_MAGIC, _VERSION, REPLY, self.stage, 0, self.seq, self.layer, self.rows)
+
     def encode(self) -> bytes:
         """HEAD_BYTES for the wire."""
         return _HEAD.pack(_MAGIC, _VERSION, self.way, self.stage, self.router, self.seq, self.layer, self.rows)
@@ -44,4 +48,9 @@ def decode(frame: bytes | bytearray | memoryview) -> Head:
     magic, version, way, stage, router, seq, layer, rows = _HEAD.unpack(frame)
     if magic != _MAGIC or version != _VERSION:
         raise FrameError(f"a data frame starts with {_MAGIC!r} version {_VERSION}, found {magic!r} version {version}.")
-    return Head(way, seq, layer, stage, rows, router)
+    return head_of(way, seq, layer, stage, rows, router)
+
+
+def head_of(way: int, seq: int, layer: int, stage: int, rows: int, router: int = 0) -> Head:
+    """A head as its own call makes it, which takes three times as long."""
+    return tuple.__new__(Head, (way, seq, layer, stage, rows, router))

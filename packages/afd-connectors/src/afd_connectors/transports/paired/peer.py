@@ -113,15 +113,34 @@ class Peer(Served, ABC):
 
     def _announced(self, head: Head) -> bool:
         """Steps and requests travel apart, so a request may be here before its announcement."""
-        if self.step is None or head.seq > self.step.seq:
+        step = self.step
+        if step is None or head.seq > step.seq:
             self.channel.drain()
-        known = self.step is not None and head.seq <= self.step.seq
-        self._unannounced_since = None if known else self._unannounced_since or time.monotonic()
-        return known
+            step = self.step
+            if step is None or head.seq > step.seq:
+                self._unannounced_since = self._unannounced_since or time.monotonic()
+                return False
+        self._unannounced_since = None
+        return True
 
     def _check(self, head: Head) -> None:
         step = self.step
         assert step is not None
+        way, seq, layer, stage, rows, router = head  # at once: every name of a tuple's field costs a call
+        if (
+            way == REQUEST
+            and seq == step.seq
+            and stage < len(step.tokens)
+            and self._last[stage] < layer < self._shape.layers
+            and rows == self._expected[stage] != 0
+            and stage not in self.ready
+            and not router
+        ):
+            return
+        self._judge(head, step)
+
+    def _judge(self, head: Head, step: Step) -> None:
+        """FrameError for a request that breaks a rule."""
         where = f"a request for layer {head.layer} stage {head.stage} of step {head.seq}"
         if head.way != REQUEST:
             raise FrameError(f"it sent an answer, expected a request of step {step.seq}")
@@ -142,9 +161,10 @@ class Peer(Served, ABC):
             )
 
     def _land(self, head: Head) -> None:
-        if self.step is None or head.seq != self.step.seq:
-            raise FrameError(f"it announced another step before a request of step {head.seq} was whole")
-        ready = Ready(self.rank, head.stage, head.layer, self._last[head.stage], head.router, time.monotonic())
-        self.rows[head.stage] = head.rows
-        self._last[head.stage] = head.layer
-        self.ready[head.stage] = ready
+        _, seq, layer, stage, rows, router = head
+        if self.step is None or seq != self.step.seq:
+            raise FrameError(f"it announced another step before a request of step {seq} was whole")
+        ready = Ready(self.rank, stage, layer, self._last[stage], router, time.monotonic())
+        self.rows[stage] = rows
+        self._last[stage] = layer
+        self.ready[stage] = ready

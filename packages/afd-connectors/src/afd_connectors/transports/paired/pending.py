@@ -8,7 +8,7 @@ from functools import lru_cache
 from afd_connectors.layout import Layout
 from afd_connectors.shape import Shape
 from afd_connectors.transports.paired.buffers import Buffer, router_row_bytes
-from afd_connectors.transports.paired.head import REQUEST, Head
+from afd_connectors.transports.paired.head import REQUEST, Head, head_of
 
 Views = tuple[memoryview, memoryview | None]
 Part = tuple[Head, memoryview, memoryview | None]
@@ -38,7 +38,7 @@ class Pending:
     def part(self, peer: int, hidden: memoryview, router: memoryview | None) -> Part:
         """What FFN rank `peer` gets of an exchange whose bytes are given."""
         start, stop = self.blocks[peer]
-        head = Head(REQUEST, self._seq, self._layer, self._stage, stop - start, self._code)
+        head = head_of(REQUEST, self._seq, self._layer, self._stage, stop - start, self._code)
         rows = hidden[start * self.row_bytes : stop * self.row_bytes]
         if router is None:
             return head, rows, None

@@ -39,7 +39,18 @@ class Watch(Wakeable):
         """Waits for requests and takes them in; drops peers that misbehave."""
         if self.guests.changed:
             self._register()
-        for fd, events in self._events(wait_s):
+        now = time.monotonic()
+        until = min(self._awake_until, now + wait_s)
+        if not (self._in_memory and awake(self._arrived, until)):
+            self._look_at_all(now + wait_s, until)
+        now = time.monotonic()
+        if now - self._swept >= SWEEP_S:
+            self._swept = now
+            self.guests.sweep()
+
+    def _look_at_all(self, until: float, awake_until: float) -> None:
+        """Takes in what the poll tells until then, and what waits for this side."""
+        for fd, events in self._events(until, awake_until):
             door = self._doors.get(fd)
             if door is None:
                 self._wakes.recv(4096)
@@ -49,22 +60,14 @@ class Watch(Wakeable):
         for peer in self.served:
             if (peer.blocked or peer.answering) and not peer.dropped:
                 self._go_on(peer)
-        now = time.monotonic()
-        if now - self._swept >= SWEEP_S:
-            self._swept = now
-            self.guests.sweep()
 
-    def _events(self, wait_s: float) -> Sequence[tuple[int, int]]:
-        """What the poll tells within `wait_s` seconds; nothing also when something was taken in from memory."""
-        now = time.monotonic()
-        until = min(self._awake_until, now + wait_s)
+    def _events(self, until: float, awake_until: float) -> Sequence[tuple[int, int]]:
+        """What the poll tells until then; nothing also when something was taken in from memory."""
         if not self._in_memory:
-            return awake(lambda: self._poll.poll(0), until) or self._poll.poll(self._left_ms(now + wait_s))
-        if awake(self._arrived, until):
-            return ()
+            return awake(lambda: self._poll.poll(0), awake_until) or self._poll.poll(self._left_ms(until))
         for peer in self.served:
             peer.doze(True)
-        events = () if self._arrived() else self._poll.poll(self._left_ms(now + wait_s))
+        events = () if self._arrived() else self._poll.poll(self._left_ms(until))
         for peer in self.served:
             peer.doze(False)
         return events
@@ -78,7 +81,7 @@ class Watch(Wakeable):
         found = False
         for peer in self.served:
             if peer.arrived and not peer.dropped:
-                self._go_on(peer)
+                self._take_in(peer)
                 found = True
         return found or self.guests.changed
 
@@ -100,8 +103,15 @@ class Watch(Wakeable):
         except (PeerLost, FrameError) as error:
             self.guests.drop(peer, error.message, offence=isinstance(error, FrameError))
 
+    def _take_in(self, peer: Peer) -> None:
+        """A request that arrived in memory."""
+        try:
+            peer.advance()
+        except (PeerLost, FrameError) as error:
+            self.guests.drop(peer, error.message, offence=isinstance(error, FrameError))
+
     def _go_on(self, peer: Peer) -> None:
-        """What no poll tells: a request that waited for this side, or arrived in memory, and answers that are left."""
+        """What no poll tells: a request that waited for this side, and answers that are left."""
         try:
             if peer.answering:
                 peer.push()
