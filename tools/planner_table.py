@@ -2,8 +2,8 @@
 
     python -m tools.planner_table [--check]
 
-Measured rows are docs/benchmarks/h200/*.json: v2-lite-step.json as bench_step_gpu --json writes it (or a mapping with
-these as "rows", and as "dbo" those of --dbo), serve*.json as bench_serve_gpu writes its table.json.
+Measured rows are docs/benchmarks/h200/*.json: v2-lite-step.json as bench_step_gpu --json writes it, v2-lite-dbo.json
+the same with --dbo, serve*.json as bench_serve_gpu writes its table.json.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ The arithmetic, per step of a rank's r requests, with t_a attention's time for t
   utilization less weights and workspace.
 
 "Estimated" takes every time from the model's dimensions and the device's rates (`planner/device.py`), which were
-fitted to some of these very rows; "measured times" takes t_a, T and hops from the step benchmark. t_a is native's step
-less T there, where that is less than attention alone with its host; so native's own steps are no test of the planner,
-split steps are.
+fitted to earlier rows of this very model; "measured times" takes t_a (attention's graph alone on the device), T and
+the hop from the step benchmark, each measured alone in the same session as the steps that they are compared with
+(`python -m tools.gpu.bench_step_gpu --rounds 2 --connectors nccl-p2p nvlink --json FILE`, of which nccl-p2p is shown).
+What the host does and the device waits for is in neither: it is what is missing at 512 rows, natively as well.
 """
 
 
@@ -80,25 +81,20 @@ def step(plan: Planner, name: str, rows: int, *, overlap: bool = False) -> float
 
 
 def steps() -> Iterator[str]:
-    """Decode steps."""
+    """Decode steps: native, split, and split with two stages, which another run measured."""
     for model, file in STEPS.items():
         plans = planners(model, Limits(0.85, 1024))
-        found = json.loads(file.read_text())
-        if isinstance(found, list):
-            found = {"rows": found}
-        for key, name, overlap in (("graph", "1A1F", False), ("dbo", "1A1F", True)):
-            for row in found["rows"] if key == "graph" else found.get("dbo", ()):
+        kinds = (
+            ("native", "native", "native1", False, file),
+            ("1A1F", "graph", "1A1F", False, file),
+            ("1A1F, two stages always", "dbo", "1A1F", True, file.with_name(f"{model}-dbo.json")),
+        )
+        for called, key, name, overlap, data in kinds:
+            for row in json.loads(data.read_text()):
                 rows, measured = int(row["rows"]), float(row[key])
                 said = [step(plan, name, rows, overlap=overlap) for plan in plans.values()]
-                mode = "two stages, always" if overlap else "graphs"
-                yield cells(
-                    f"{model} {name}, {mode}", rows, f"{measured:.2f}",
-                    *(part for each in said for part in (f"{each:.2f}", error(each, measured))),
-                )  # fmt: skip
-        for row in found["rows"]:
-            rows, measured = int(row["rows"]), float(row["native"])
-            said = step(plans["estimated"], "native1", rows)
-            yield cells(f"{model} native", rows, f"{measured:.2f}", f"{said:.2f}", error(said, measured), "-", "-")
+                both = (part for each in said for part in (f"{each:.2f}", error(each, measured)))
+                yield cells(f"{model} {called}", rows, f"{measured:.2f}", *both)
 
 
 def served() -> Iterator[str]:
