@@ -27,7 +27,6 @@ ENV = {
     "NCCL_NVLS_ENABLE": "0",
     "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
     "PYTHONUNBUFFERED": "1",
-    "AFD_WITHHELD": "nvlink",
 }
 
 

@@ -16,17 +16,8 @@ from afd_connectors.shape import Shape
 
 
 def test_names() -> None:
-    assert {"loopback", "nccl-p2p", "shm", "tcp"} <= set(names())
+    assert {"loopback", "nccl-p2p", "nvlink", "shm", "tcp"} <= set(names())
     assert list(names()) == sorted(names())
-
-
-def test_what_is_withheld_has_to_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(registry.WITHHELD_VARIABLE, raising=False)
-    assert not set(registry.WITHHELD) & set(names())
-    with pytest.raises(ValueError, match="connector 'nvlink' is not there yet"):
-        resolve("nvlink", "cuda")
-    monkeypatch.setenv(registry.WITHHELD_VARIABLE, "nvlink")
-    assert resolve("nvlink", "cuda").name == "nvlink"
 
 
 def test_auto_picks_by_device() -> None:
@@ -59,22 +50,28 @@ def test_auto_picks_by_host(settings: Settings, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "obstacle", "name"),
+    ("host", "obstacle", "installed", "name", "told"),
     [
-        ("127.0.0.1", None, "nvlink"),
-        ("127.0.0.1", "device 0 cannot reach over NVLink device 1", "nccl-p2p"),
-        ("10.1.2.3", None, "nccl-p2p"),
+        ("127.0.0.1", None, ("cuda", "cuda.bindings"), "nvlink", ""),
+        (
+            "127.0.0.1",
+            "device 0 cannot reach over NVLink device 1",
+            (),
+            "nccl-p2p",
+            "device 0 cannot reach over NVLink",
+        ),
+        ("127.0.0.1", None, ("cuda",), "nccl-p2p", "cuda.bindings is not installed"),
+        ("10.1.2.3", None, (), "nccl-p2p", "its addresses are not all this host's own loopback"),
     ],
 )
 def test_auto_picks_by_what_devices_reach_and_says_why_not(
-    host: str, obstacle: str | None, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv(registry.WITHHELD_VARIABLE, "nvlink")
-    monkeypatch.setitem(registry.AUTO_ONE_HOST, "cuda", "nvlink")
+    host: str, obstacle: str | None, installed: tuple[str, ...], name: str, told: str,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
     monkeypatch.setattr(nvml, "obstacle", lambda: obstacle)
+    monkeypatch.setattr(registry, "find_spec", lambda module: module in installed or None)
     with caplog.at_level("INFO", "afd.connectors"):
         assert resolve("auto", "cuda", Settings(host=host)) is resolve(name, "cuda")
-    told = obstacle or "its addresses are not all this host's own loopback"
     assert (f"connector 'auto' chooses 'nccl-p2p' and not 'nvlink': {told}" in caplog.text) == (name == "nccl-p2p")
 
 
@@ -92,9 +89,8 @@ def test_misses(name: str, device: str, sentence: str) -> None:
         resolve(name, device)
 
 
-@pytest.mark.parametrize("name", [*registry.BUILTIN, *registry.WITHHELD])
-def test_declarations(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(registry.WITHHELD_VARIABLE, "nvlink")
+@pytest.mark.parametrize("name", registry.BUILTIN)
+def test_declarations(name: str) -> None:
     connector = resolve(name, "cuda" if name in ("nccl-p2p", "nvlink") else "cpu")
     assert connector.name == name
     assert connector.features <= FEATURES
@@ -127,8 +123,7 @@ def test_bytes_needed() -> None:
 def test_choosing_loads_no_torch() -> None:
     """Tables and configuration checks must not cost an import of torch."""
     code = (
-        "import os, sys, afd_connectors as a\n"
-        "os.environ['AFD_WITHHELD'] = 'nvlink'\n"
+        "import sys, afd_connectors as a\n"
         "from afd_connectors.transports.paired import head as frame\n"
         "[a.resolve(n, 'cpu').check_options({}) for n in ('loopback', 'shm', 'tcp')]\n"
         "[a.resolve(n, 'cuda').check_options({}) for n in ('nccl-p2p', 'nvlink')]\n"

@@ -6,6 +6,7 @@ import logging
 import os
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 
 from afd_connectors import nvml
 from afd_connectors.address import one_host
@@ -17,14 +18,12 @@ GROUP = "afd.connectors"
 BUILTIN = {
     "loopback": "afd_connectors.transports.loopback:Loopback",
     "nccl-p2p": "afd_connectors.transports.nccl.connector:NcclP2p",
+    "nvlink": "afd_connectors.transports.nvlink.connector:Nvlink",
     "shm": "afd_connectors.transports.shm:Shm",
     "tcp": "afd_connectors.transports.tcp:Tcp",
 }
 AUTO = {"cpu": "tcp", "cuda": "nccl-p2p"}
-AUTO_ONE_HOST = {"cpu": "shm"}
-#: Built and not offered yet; WITHHELD_VARIABLE names those that a developer wants all the same.
-WITHHELD = {"nvlink": "afd_connectors.transports.nvlink.connector:Nvlink"}
-WITHHELD_VARIABLE = "AFD_WITHHELD"
+AUTO_ONE_HOST = {"cpu": "shm", "cuda": "nvlink"}
 PLANNED = {"npu": "camp2p"}
 
 
@@ -36,7 +35,7 @@ def names() -> tuple[str, ...]:
 def resolve(name: str, device: str, settings: Settings | None = None) -> type[Connector]:
     """The connector class for `name` on a torch device type such as "cpu".
 
-    "auto" picks by device and, where `settings` are given, memory that both roles share if they must be on one host
+    "auto" picks by device and, where `settings` are given, memory that both roles reach if they must be on one host
     and can: both roles have the same settings and see the same host, so they pick the same. Raises ValueError for a
     name that is not known or a device that the connector does not carry.
     """
@@ -66,31 +65,30 @@ def _automatic(device: str, settings: Settings | None) -> str:
 
 
 def _obstacle(device: str, settings: Settings) -> str | None:
-    """Why roles on one host may not share memory of a device type, None when they can."""
+    """Why roles may not reach each other's memory of a device type, None when they can."""
     if not one_host(settings):
         return "its addresses are not all this host's own loopback"
     if device == "cuda":
-        return nvml.obstacle()
+        return nvml.obstacle() or _missing("cuda", "cuda.bindings")
     return None if hasattr(os, "memfd_create") else "this system has no anonymous memory"
+
+
+def _missing(*modules: str) -> str | None:
+    """Which of the modules, each a part of the one before, is not installed."""
+    return next((f"{name} is not installed" for name in modules if find_spec(name) is None), None)
 
 
 def find(name: str) -> type[Connector]:
     """The connector class for a name, whatever devices it carries; ValueError for a name that is not known."""
-    known = {**BUILTIN, **_asked_for()}
-    if name in known:
-        module, _, attribute = known[name].partition(":")
+    if name in BUILTIN:
+        module, _, attribute = BUILTIN[name].partition(":")
         found: object = getattr(import_module(module), attribute)
     else:
         entries = entry_points(group=GROUP, name=name)
         if not entries:
-            planned = " is not there yet" if name in (*PLANNED.values(), *WITHHELD) else " is not known"
+            planned = " is not there yet" if name in PLANNED.values() else " is not known"
             raise ValueError(f"connector {name!r}{planned}; known connectors are {', '.join(names())}.")
         found = next(iter(entries)).load()
     if not (isinstance(found, type) and issubclass(found, Connector)):
         raise ValueError(f"entry point {name!r} of group {GROUP} must name a Connector class, found {found!r}.")
     return found
-
-
-def _asked_for() -> dict[str, str]:
-    wanted = os.environ.get(WITHHELD_VARIABLE, "").split(",")
-    return {name: where for name, where in WITHHELD.items() if name in wanted}
