@@ -4,7 +4,8 @@
         [--connector NAME] [--prompts 8] [--tokens 48] [--no-kill] [--json FILE]
 
 A part is a deployment as `afd plan` names it, each attention replica a server of its own. On CUDA :dbo and :eager may
-follow, and a part that needs more devices than there are says so. Prints a Markdown table, a line per part as it is
+follow, and a part that needs more devices than there are says so (AFD_GPU_DEVICES=0,1,0,1 has four places on two
+devices, for what is not about speed). Prints a Markdown table, a line per part as it is
 done. alone: requests with native vLLM's tokens, of each attention server asked by itself, one prompt after the other.
 together: of all servers asked at once, where rows of several ranks are one batch. Then the last FFN server is killed
 (SIGKILL) while all of them stream, and started again: requests with native tokens of attention servers that exchange
@@ -29,7 +30,7 @@ from tools import toy_checkpoint
 from tools.gpu import setups
 from tools.gpu.children import Failed
 from tools.gpu.serve_parts import Part, read_part
-from tools.gpu.servers import used_mib
+from tools.gpu.servers import places
 from tools.topologies.outcome import HEAD, Outcome
 from tools.topologies.trial import Trial, Wanted
 
@@ -39,7 +40,7 @@ def run(trial: Trial, parts: Sequence[Part], file: Path | None) -> bool:
     right, found = True, list[Outcome]()
     print(HEAD, "|" + "---|" * (HEAD.count(" | ") + 1), sep="\n", flush=True)
     for each in parts:
-        lacking = each.lacking(len(used_mib())) if trial.cuda else None
+        lacking = each.lacking(places()) if trial.cuda else None
         if lacking is not None:
             print(f"left out: {lacking}", flush=True)
             continue

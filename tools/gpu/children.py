@@ -16,7 +16,8 @@ from types import TracebackType
 ROOT = Path(__file__).resolve().parent.parent.parent
 TAIL = 60
 #: Of the host, for the first and the second process; "0,0" tries on one device what is about more than speed.
-DEVICES = os.environ.get("AFD_GPU_DEVICES", "0,1").split(",")
+NAMED = "AFD_GPU_DEVICES"
+DEVICES = os.environ.get(NAMED, "0,1").split(",")
 ENTRY = "[vllm.general_plugins]\nafd = afd_workers.plugin:register\n"
 METADATA = "Metadata-Version: 2.1\nName: afd\nVersion: 0.1.0\n"
 ENV = {

@@ -16,7 +16,7 @@ from tools.gpu import serve_traces, setups, words
 from tools.gpu.children import Children
 from tools.gpu.serve_parts import Part
 from tools.gpu.serve_row import Planned, Row
-from tools.gpu.servers import Server, Servers, used_mib
+from tools.gpu.servers import Server, Servers, places, used_mib
 
 READY_S, RESERVE_S, WARM = 180.0, 105.0, 128
 SIZES = (1, 2, 4, 8, 16, 24, 32, *range(48, 129, 16), *range(160, 257, 32), *range(320, 2049, 64))
@@ -28,7 +28,7 @@ class Bench:
     """One run; clients: of the part that is measured."""
 
     def __init__(self, folder: Path, options: argparse.Namespace) -> None:
-        self.folder, self.options, self.devices = folder, options, len(used_mib())
+        self.folder, self.options, self.devices = folder, options, places()
         self.until = time.monotonic() + options.limit
         self.model = setups.dimensions(options.model, folder / options.model)
         words.write(self.model, int(str(setups.DIMENSIONS[options.model]["vocab_size"])))

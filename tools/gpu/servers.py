@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from afd_workers.launch.plan import API_SERVER
-from tools.gpu.children import DEVICES, ENV, ROOT, TAIL, Failed, plugin_path
+from tools.gpu.children import DEVICES, ENV, NAMED, ROOT, TAIL, Failed, plugin_path
 from tools.gpu.setups import free_port
 
 LOOK_S = 0.5
@@ -147,6 +147,11 @@ class Servers:
 def place(devices: Sequence[int]) -> str:
     """What CUDA_VISIBLE_DEVICES says for these places of AFD_GPU_DEVICES, or of the host where that names fewer."""
     return ",".join(DEVICES[each] if each < len(DEVICES) else str(each) for each in devices)
+
+
+def places() -> int:
+    """How many there are: those that AFD_GPU_DEVICES names, where one may come twice, or the host's devices."""
+    return len(DEVICES) if NAMED in os.environ else len(used_mib())
 
 
 def used_mib() -> list[int]:

@@ -21,7 +21,8 @@ from tools.topologies.outcome import Equal, Outcome, added
 
 READY_S, LIMIT_S, LOOK_S = 400.0, 300.0, 0.02
 SEEN = 8  # tokens of each request before a server is killed
-LONGER = 5  # times as many tokens are asked for then, so that all requests are still running
+#: Times as many tokens are asked for then, so that all requests are still running.
+LONGER = {"cpu": 5, "cuda": 18}
 ROWS = 64
 NAME = "toy"
 
@@ -116,7 +117,7 @@ class Trial:
     @property
     def _most(self) -> int:
         """Tokens of the longest answers."""
-        return self.wanted.tokens * (LONGER if self.wanted.kill else 1)
+        return self.wanted.tokens * (LONGER[self.wanted.device] if self.wanted.kill else 1)
 
     def _know(self, tp: int) -> None:
         """What native vLLM with as much tensor parallelism says, which rounds more partial sums."""
