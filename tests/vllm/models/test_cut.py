@@ -32,13 +32,13 @@ from tools.toy_checkpoint.parts import Toy
 #: Layers with a dense FFN, by toy; none in the others.
 DENSE = {
     "deepseek-v1": (0,), "deepseek-v2": (0,), "deepseek-v3": (0,), "ernie4.5-moe": (0,), "glm4-moe": (0,),
-    "hy-v3": (0,),    "kimi-k2": (0,), "llama4": (0, 2), "qwen2-moe": (0,), "qwen3-moe": (0,), "qwen3-next": (0,),
+    "kimi-k2": (0,), "llama4": (0, 2), "qwen2-moe": (0,), "qwen3-moe": (0,), "qwen3-next": (0,),
 }  # fmt: skip
 BUILDABLE = sorted(name for name, toy in FAMILIES.items() if find_spec(toy.needs))
 RUNNABLE = [name for name in BUILDABLE if not FAMILIES[name].not_on_cpu]
 #: Where vLLM's parameters after loading are not the checkpoint's: latent attention keeps a product of projections too,
 #: and gates in float32 are repacked.
-REPACKED = ("deepseek-v2", "deepseek-v3", "kimi-k2", "ernie4.5-moe", "hy-v3", "minimax-m2")
+REPACKED = ("deepseek-v2", "deepseek-v3", "kimi-k2", "ernie4.5-moe", "minimax-m2")
 LAYERS = 4
 pytestmark = pytest.mark.usefixtures("distributed")
 

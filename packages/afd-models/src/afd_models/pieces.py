@@ -41,7 +41,6 @@ TRAITS: Final[Mapping[str, Traits]] = {
     ),
     "GptOssForCausalLM": Traits(qkv_bias="attention_bias", gate_bias=True),
     "GraniteMoeForCausalLM": Traits(),
-    "HYV3ForCausalLM": Traits(norms="head", norms_key="qk_norm", routing_bias="always", gate_bytes=4),
     "Llama4ForCausalLM": Traits(),
     "MiniMaxM2ForCausalLM": Traits(norms="all", routing_bias="use_routing_bias", gate_bytes=4),
     "MixtralForCausalLM": Traits(),
@@ -54,8 +53,7 @@ TRAITS: Final[Mapping[str, Traits]] = {
 
 #: Names that families give to one number; the first one present counts.
 _EXPERTS: Final = ("n_routed_experts", "num_experts", "moe_num_experts", "num_local_experts")
-_WIDTH: Final = ("moe_intermediate_size", "expert_hidden_dim", "intermediate_size")
-_SHARED: Final = ("n_shared_experts", "moe_num_shared_experts", "num_shared_experts")
+_WIDTH: Final = ("moe_intermediate_size", "intermediate_size")
 _DENSE_WIDTH: Final = ("intermediate_size_mlp", "intermediate_size")
 
 
@@ -142,7 +140,7 @@ def _sparse(config: Config, family: Traits, layer: str) -> Iterator[Piece]:
         yield Piece(f"{path}.router", "gate", count)
         yield Piece(f"{path}.experts", "experts", 2 * width, count=count, split="rows", unit=2)
         yield Piece(f"{path}.experts", "experts", hidden, count=count)
-    shared = number(config, *_SHARED, default=0, least=0) * width
+    shared = number(config, "n_shared_experts", "moe_num_shared_experts", default=0, least=0) * width
     shared = shared or number(config, "shared_expert_intermediate_size", default=0, least=0)
     if "interleave_moe_layer_step" in config:
         shared = width  # Llama-4 has one always
