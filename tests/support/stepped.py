@@ -24,7 +24,7 @@ def serve(port: SteppedFFNPort, gathered: Gathered) -> int:
         work = port.take(gathered, layer, stage)
         if work is not None:
             rows += work.hidden.shape[0]
-            port.send(work, answer_of(work.hidden, layer, stage))
+            port.send(work, answer_of(work.hidden, layer, stage, work.router))
     return rows
 
 

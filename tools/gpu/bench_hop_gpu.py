@@ -27,6 +27,22 @@ def numbers(answer: dict[str, object], key: str) -> list[float]:
     return [float(value) for value in found]
 
 
+def in_graphs(sizes: Sequence[int], hidden: int, connector: str) -> list[float]:
+    """Microseconds one way of each size through a connector's ports, from graphs; Failed when data was wrong."""
+    with Children(setups.logs(f"hop-{connector}-{hidden}")) as children:
+        job = {"connector": connector, "port": setups.free_port(), "sizes": list(sizes), "hidden": hidden}
+        ffn, attention = (
+            children.start(f"hop-{role}", "tools.gpu.hop", {"role": role, **job, "trips": TRIPS}, place)
+            for role, place in (("ffn", 1), ("attention", 0))
+        )
+        children.ready(LIMIT_S)
+        ffn.ask({"op": "serve"}, LIMIT_S)
+        told = attention.ask({"op": "measure"}, LIMIT_S)
+        if not told["right"]:
+            raise Failed(f"rows through {connector} came back wrong")
+        return numbers(told, "graph_us")
+
+
 def measure(sizes: Sequence[int], hidden: int, connector: str) -> bool:
     """Prints the table; whether all data was right."""
     with Children(setups.logs("bench-hop")) as children:

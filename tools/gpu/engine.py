@@ -40,7 +40,8 @@ class Engine:
     """jobs: {"op": "tokens", "prompts", "count"} -> tokens, with "logits": n also the n largest of each;
     {"op": "time", "rows", "count", "prompt"} -> seconds;
     {"op": "stream", "prompts", "count", "mark", "at"} -> tokens and when they came, see stream;
-    {"op": "figures"} -> what the role counted; {"op": "alone", "rows"} -> milliseconds of the FFN role's layers;
+    {"op": "figures"} -> what the role counted; {"op": "alone", "rows"} -> milliseconds of the FFN role's layers
+    on random rows, with "kept": 1 on those of the last batch after {"op": "watch", "rows", "prompt"};
     {"op": "guard"} -> microseconds per step of what lets attention run it again, of its host and of the device;
     {"op": "graph", "rows"} -> milliseconds of a step's graph alone, which must not wait for another role;
     {"op": "trace_start"}, {"op": "trace_stop", "file"} -> a profiler trace of what ran in between.
@@ -113,11 +114,18 @@ class Engine:
                 told |= getattr(self._worker, name)()
         return told
 
-    def alone(self, rows: int) -> dict[str, object]:
+    def watch(self, rows: int, prompt: int) -> dict[str, object]:
+        """From now on an FFN role keeps the rows of the last tokens of `rows` prompts, as they come to each layer."""
+        from tools.gpu.ffn_alone import watch
+
+        self._kept = watch(self._worker._steps, rows, prompt)
+        return {}
+
+    def alone(self, rows: int, kept: int = 0) -> dict[str, object]:
         """Milliseconds of all layers of the FFN role from a graph, on rows that nobody sends."""
         from tools.gpu.ffn_alone import milliseconds
 
-        return {"ms": milliseconds(self._worker, rows)}
+        return {"ms": milliseconds(self._worker, rows, self._kept if kept else {})}
 
     def graph(self, rows: int) -> dict[str, object]:
         """Milliseconds of the device for one graph of a native engine or of attention whose exchanges are copies."""

@@ -165,7 +165,7 @@ class FFN(Side):
         """Listens from now on."""
         port = self.connector.open_ffn()
         assert isinstance(port, SteppedFFNPort)
-        self.source = StepSource(port, lambda _layer, hidden: hidden)
+        self.source = StepSource(port, lambda _layer, hidden, _router: hidden)
         self.loop = ServerLoop(self.source, lambda _error: None, lambda: own_stream(torch.device("cuda", 0)))
         self.loop.start()
         return {"serving": True}

@@ -1,9 +1,10 @@
 """Kills the FFN process in mid-decode: a standby, or the rank started again, must go on without a wrong token.
 
-    python -m tools.gpu.kill_ffn [--modes graph eager] [--device cuda|cpu]
+    python -m tools.gpu.kill_ffn [--modes graph dbo eager] [--device cuda|cpu]
 
 Prints one row per mode and case: requests whose tokens equal native vLLM's, seconds from the kill until tokens come
-again, and what took them. Exit code 1 unless all tokens are equal. On CPU the script tries itself, eagerly.
+again, and what took them. dbo: graphs with every step in two microbatches, beside native vLLM's tokens of the same
+halves of the batch. Exit code 1 unless all tokens are equal. On CPU the script tries itself, eagerly.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from tools.gpu.parity import prompts
 
 ANSWER_S = 90.0
 REQUESTS = 16
-COUNTS: Mapping[str, int] = {"graph": 600, "eager": 200, "cpu": 48}
+COUNTS: Mapping[str, int] = {"graph": 600, "dbo": 400, "eager": 200, "cpu": 48}
+#: Every step that has two rows is split.
+ALWAYS = {"dbo_decode_token_threshold": 2, "dbo_prefill_token_threshold": 2}
 SIZES = (1, 2, 4, 8, 16)
 PARTS = ("drain_s", "rejoin_s", "capture_s", "total_s")
 HEAD = (
@@ -45,9 +48,26 @@ class Split:
     ffn: setups.Options
     expected: object = None
 
+    def given(self) -> list[list[int]]:
+        """Its prompts; where steps are split all of one length, so that both halves hold whole requests."""
+        if self.mode != "dbo":
+            return prompts(REQUESTS)
+        return [[2 + (n * 37 + place * place * 11) % 300 for place in range(32)] for n in range(REQUESTS)]
+
+    def learn(self) -> None:
+        """Asks native vLLM, for halves where steps are split: other rows beside it change how a row is computed."""
+        given, found = self.given(), list[object]()
+        size = REQUESTS // 2 if self.mode == "dbo" else REQUESTS
+        for first in range(0, REQUESTS, size):
+            job = {"op": "stream", "prompts": given[first : first + size], "count": self.count}
+            tokens = self.native.ask(job, ANSWER_S)["tokens"]
+            assert isinstance(tokens, list)
+            found += tokens
+        self.expected = found
+
     def job(self, mark: Path | None = None) -> dict[str, object]:
         """The same requests each time, whose file `mark` appears when a third of their tokens is there."""
-        job: dict[str, object] = {"op": "stream", "prompts": prompts(REQUESTS), "count": self.count}
+        job: dict[str, object] = {"op": "stream", "prompts": self.given(), "count": self.count}
         return job if mark is None else {**job, "mark": str(mark), "at": self.count // 3}
 
 
@@ -55,9 +75,11 @@ def start(children: Children, mode: str, base: setups.Options, device: str) -> S
     """Native, attention, its FFN rank and a standby: attention on the first device, the FFN ranks on the second."""
     cuda = device == "cuda"
     eager, (port, standby_port) = setups.eager(base), (setups.free_port(), setups.free_port())
-    native = attention = eager
-    if mode == "graph":
+    native = attention = ffn = eager
+    if mode in ("graph", "dbo"):
         native, attention = (setups.graphs(base, SIZES, native=each) for each in (True, False))
+    if mode == "dbo":
+        attention, ffn = (setups.overlap(each, "thresholds", **ALWAYS) for each in (attention, ffn))
     extra = {"standby_addresses": [f"127.0.0.1:{standby_port}"]}
     first, second = (0, 1) if cuda else (None, None)
 
@@ -68,12 +90,12 @@ def start(children: Children, mode: str, base: setups.Options, device: str) -> S
         mode,
         engine("native", native, first),
         engine("attention", setups.role(attention, "attention", port, connector_extra_config=extra), first),
-        engine("ffn", setups.role(eager, "ffn", port), second),
-        engine("standby", setups.role(eager, "ffn", standby_port), second),
+        engine("ffn", setups.role(ffn, "ffn", port), second),
+        engine("standby", setups.role(ffn, "ffn", standby_port), second),
         port,
         standby_port,
         COUNTS[mode if cuda else "cpu"],
-        eager,
+        ffn,
     )
 
 
@@ -163,7 +185,7 @@ def run(modes: Sequence[str], device: str) -> bool:
         children.ready(setups.READY_S)
         print(f"{len(children.all)} engines ready in {time.monotonic() - began:.0f} s", flush=True)
         for split in splits:
-            split.expected = split.native.ask(split.job(), ANSWER_S)["tokens"]
+            split.learn()
             split.native.kill()
             if cuda:
                 print_guard(split)
@@ -184,12 +206,14 @@ def run(modes: Sequence[str], device: str) -> bool:
 def main() -> None:
     """Exit code 0 when every token was right."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--modes", nargs="+", choices=("eager", "graph"))
+    parser.add_argument("--modes", nargs="+", choices=("eager", "graph", "dbo"))
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     setups.connector_option(parser)
     options = parser.parse_args()
     try:
-        right = run(options.modes or (("graph", "eager") if options.device == "cuda" else ("eager",)), options.device)
+        right = run(
+            options.modes or (("graph", "dbo", "eager") if options.device == "cuda" else ("eager",)), options.device
+        )
     except Failed as error:
         print(f"FAILED: {error}", flush=True)
         right = False

@@ -2,7 +2,7 @@
 # Runs everything under tools/gpu on a host with two CUDA devices, each part with a limit, and prints the tables.
 #
 #   bash tools/gpu/run_all.sh [--connector NAME] [hop] [parity] [step] [kill] [serve] [qwen] [trace] [dbo] [several]
-#       [compiled] [launch] [families]
+#       [compiled] [launch] [families] [topologies]
 #
 # All of these without arguments. --connector: nvlink or nccl-p2p in every part, instead of what "auto" picks.
 # nvlink, killport (only when named): hops by one-sided stores beside NCCL; failures of a port without an engine.
@@ -10,8 +10,9 @@
 # serve, qwen: over HTTP, DeepSeek-V2-Lite dimensions and 256 tokens in, Qwen3-30B-A3B dimensions and 4096 tokens in.
 # trace: the step table at 1 and 16 rows with profiler traces. dbo: graphs with dual-batch overlap beside graphs
 # without, agreement with native and decode steps. several: two attention ranks on one FFN rank. compiled: parity through
-# torch.compile. launch: `afd serve` as a user runs it. families: further families and quantised experts. dbolong (only
-# when named): the steps with 512 tokens of context.
+# torch.compile. launch: `afd serve` as a user runs it. families: further families and quantised experts.
+# topologies: several ranks and processes of each role, on as many devices as there are. dbolong (only when named): the
+# steps with 512 tokens of context.
 #
 # four (only when named): everything that needs four devices, each of its parts also alone: fourkill, tokens and the loss
 # of an FFN rank under load; four-NAME, a load of tools/gpu/shapes.py over HTTP, native and split. On fewer devices each
@@ -29,13 +30,14 @@ export PYTHONPATH="$PWD:$(printf '%s:' "$PWD"/packages/*/src)${PYTHONPATH:-}"
 unset PYTHONDONTWRITEBYTECODE
 mkdir -p "$AFD_GPU_LOGS"
 connector=nccl-p2p
+casts='{"inductor_compile_config": {"emulate_precision_casts": true}}'  # without it fusions round in other places
 if [ "${1:-}" = --connector ]; then
     connector=$2
     export AFD_GPU_CONNECTOR=$2
     shift 2
 fi
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(hop parity step kill serve qwen trace dbo several compiled launch families)
+[ ${#parts[@]} -gt 0 ] || parts=(hop parity step kill serve qwen trace dbo several compiled launch families topologies)
 failed=0
 part() { # name limit module arguments...
     local name=$1 limit=$2
@@ -60,16 +62,17 @@ main() {
         nvlink) part nvlink 240 tools.gpu.bench_hop_nvlink ;;
         killport) part killport 120 tools.gpu.kill_port --connector "$connector" ;;
         parity) part parity 420 tools.gpu.parity ;;
-        step) part step 560 tools.gpu.bench_step_gpu --json "$AFD_GPU_LOGS/step.json" ;;
-        kill) part kill 240 tools.gpu.kill_ffn ;;
+        step) part step 560 tools.gpu.bench_step_gpu --eager --json "$AFD_GPU_LOGS/step.json" ;;
+        kill) part kill 300 tools.gpu.kill_ffn ;;
         serve) part serve 580 tools.gpu.bench_serve_gpu "${times[@]}" ;;
         qwen) part qwen 580 tools.gpu.bench_serve_gpu --model qwen3-30b --input 4096 --concurrency 32 128 ;;
         trace) part trace 240 tools.gpu.bench_step_gpu --rows 1 16 --rounds 2 --trace "$AFD_GPU_LOGS/traces" ;;
         dbo) part dbo 180 tools.gpu.dbo --json "$AFD_GPU_LOGS/dbo.json" ;;
         several) part several 240 tools.gpu.several ;;
-        compiled) part compiled 300 tools.gpu.parity --compiled ;;
+        compiled) part compiled 300 tools.gpu.parity --compiled "$casts" ;;
         launch) part launch 300 tools.gpu.serve_check ;;
         families) part families 420 tools.gpu.families ;;
+        topologies) part topologies 400 tools.gpu.topologies ;;
         dbolong) part dbolong 240 tools.gpu.dbo --steps --rows 512 --rounds 1 --prompt 512 ;;
         fourkill) part fourkill 590 tools.bench_topologies --device cuda --parts 2A2F 3A1F 1A3F 1A1F-tp2-ep2 2A2F:dbo ;;
         four-v2*) part "$name" 590 tools.gpu.bench_serve_gpu --shape "${name#four-}" --limit 570 "${times[@]}" ;;

@@ -24,11 +24,11 @@ from tools.gpu.servers import FREE_MIB, used_mib
 READY_S, STOP_S, TOKENS = 240.0, 30.0, 48
 
 
-def completion(port: int, prompt: list[int]) -> list[int]:
+def completion(url: str, prompt: list[int], count: int = TOKENS) -> list[int]:
     """Greedy token ids over the OpenAI API."""
-    body = {"model": "toy", "prompt": prompt, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
+    body = {"model": "toy", "prompt": prompt, "max_tokens": count, "temperature": 0, "ignore_eos": True}
     request = urllib.request.Request(
-        f"http://127.0.0.1:{port}/v1/completions",
+        f"{url}/v1/completions",
         json.dumps({**body, "return_token_ids": True}).encode(),
         {"Content-Type": "application/json"},
     )
@@ -92,7 +92,11 @@ def main() -> None:
                 children.ready(READY_S)
                 some = prompts(8)
                 expected = {"8 single": [ask(native, [prompt], TOKENS)[0] for prompt in some]}
-                right = compare("afd serve / native", expected, {"8 single": [completion(port, p) for p in some]})
+                right = compare(
+                    "afd serve / native",
+                    expected,
+                    {"8 single": [completion(f"http://127.0.0.1:{port}", p) for p in some]},
+                )
                 asked = time.monotonic()
                 server.send_signal(signal.SIGINT)
                 code = server.wait(STOP_S)

@@ -37,6 +37,7 @@ class Server:
         self, name: str, arguments: Sequence[str], log: Path, devices: str | None, path: str, module: Sequence[str]
     ) -> None:
         self.name, self._log, port = name, log, free_port()
+        self._answered = False
         self.url = f"http://127.0.0.1:{port}"
         env = {**os.environ, **ENV, "PYTHONPATH": path}
         if devices is None:
@@ -59,14 +60,19 @@ class Server:
                 start_new_session=True,
             )
 
+    def up(self) -> bool:
+        """Whether /health has answered; Failed when the server ended."""
+        if self._process.poll() is not None:
+            raise self._failed(f"ended with code {self._process.returncode}")
+        if self._answered:
+            return True
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/health", timeout=2) as answer:
+            self._answered = bool(answer.status == 200)
+        return self._answered
+
     def ready(self, until: float) -> None:
         """Waits for /health; Failed when the server ends, or at time.monotonic() `until`."""
-        while True:
-            if self._process.poll() is not None:
-                raise self._failed(f"ended with code {self._process.returncode}")
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/health", timeout=2) as answer:
-                if answer.status == 200:
-                    return
+        while not self.up():
             if time.monotonic() > until:
                 raise self._failed("was not ready in time")
             time.sleep(LOOK_S)

@@ -60,6 +60,15 @@ QWEN3_30B: Mapping[str, object] = {
     "max_position_embeddings": 40960,
     "rope_theta": 1000000.0,
 }
+SPREAD: Mapping[str, object] = {
+    "hidden_size": 256,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 64,
+    "num_experts": 16,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 128,
+}
 #: Published models by their dimensions alone.
 DIMENSIONS: Mapping[str, Mapping[str, object]] = {"v2-lite": LITE, "qwen3-30b": QWEN3_30B}
 
@@ -74,6 +83,11 @@ def dimensions(name: str, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(DIMENSIONS[name], indent=2))
     return folder
+
+
+def spread(folder: Path) -> Path:
+    """A random Qwen3-MoE checkpoint whose heads and experts can be dealt to several processes."""
+    return toy_checkpoint.make("qwen3-moe", folder, layers=4, changes=SPREAD)
 
 
 def lite(folder: Path) -> Path:
@@ -105,17 +119,20 @@ def eager(options: Options) -> Options:
     return {**options, "enforce_eager": True}
 
 
-def graphs(options: Options, sizes: Sequence[int], *, native: bool, compiled: bool = False) -> Options:
+def graphs(
+    options: Options, sizes: Sequence[int], *, native: bool, compiled: Mapping[str, object] | None = None
+) -> Options:
     """With graphs of whole decode steps, which native vLLM has to be told and AFD chooses itself.
 
-    compiled: through torch.compile, which AFD does when it is asked for, with vLLM's own kernels for what they are
-    there for: the compiler's own differ in their last bit with what surrounds them, and that is not the same here.
+    compiled: through torch.compile, which AFD does when it is asked for, with these further options, and with vLLM's
+    own kernels for what they are there for: the compiler's own differ in their last bit with what surrounds them, and
+    that is not the same here.
     """
     chosen: dict[str, object] = {"cudagraph_capture_sizes": list(sizes)}
-    if native or compiled:
-        chosen |= {"mode": 3 if compiled else 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
-    if compiled:
-        chosen["custom_ops"] = ["all"]
+    if native or compiled is not None:
+        chosen |= {"mode": 0 if compiled is None else 3, "cudagraph_mode": "FULL_DECODE_ONLY"}
+    if compiled is not None:
+        chosen |= {"custom_ops": ["all"], **compiled}
     return {**options, "compilation_config": chosen}
 
 
@@ -132,12 +149,15 @@ def role(options: Options, name: str, port: int, **more: object) -> Options:
     return {**given, "additional_config": {"afd": section}}
 
 
-def split(children: Children, name: str, attention: Options, ffn: Options, device: str) -> tuple[Child, Child]:
-    """(attention, FFN) on the first and the second device, started together."""
+def split(
+    children: Children, name: str, attention: Options, ffn: Options, device: str, **more: object
+) -> tuple[Child, Child]:
+    """(attention, FFN) on the first and the second device, started together; more: keys of "afd" for both."""
     port = free_port()
     places = (0, 1) if device == "cuda" else (None, None)
-    other = children.start(f"{name}-ffn", ENGINE, {"options": role(ffn, "ffn", port)}, places[1])
-    one = children.start(f"{name}-attention", ENGINE, {"options": role(attention, "attention", port)}, places[0])
+    other = children.start(f"{name}-ffn", ENGINE, {"options": role(ffn, "ffn", port, **more)}, places[1])
+    options = role(attention, "attention", port, **more)
+    one = children.start(f"{name}-attention", ENGINE, {"options": options}, places[0])
     return one, other
 
 

@@ -20,12 +20,27 @@ def host(tmp_path: Path) -> Path:
 
 
 def test_devices_of_the_host_are_dealt_in_order(host: Path) -> None:
-    assert deal(2, {}, host) == ("0", "1")
-    assert deal(3, {}, host) == ("0", "1", "2")
+    assert deal(1, [1], {}, {}, host) == ("0", "1")
+    assert deal(1, [1, 1], {}, {}, host) == ("0", "1", "2")
+    assert deal(2, [1], {}, {}, host) == ("0,1", "2")
+    assert deal(1, [2], {}, {}, host) == ("0", "1,2")
 
 
 def test_devices_that_the_user_names_come_before_those_of_the_host(host: Path) -> None:
-    assert deal(2, {VISIBLE: "3, GPU-1a,7"}, host) == ("3", "GPU-1a")
+    assert deal(1, [1], {VISIBLE: "3, GPU-1a,7"}, {}, host) == ("3", "GPU-1a")
+
+
+def test_roles_share_devices_that_are_named_for_both(host: Path) -> None:
+    assert deal(2, [1], {}, {"attention": ("0", "1"), "ffn": ("1",)}, host) == ("0,1", "1")
+    assert deal(1, [1, 1], {}, {"ffn": ("1", "0")}, host) == ("2", "1", "0")
+    assert deal(1, [2], {}, {"attention": ("1",)}, host) == ("1", "0,2")
+
+
+def test_as_many_devices_are_named_as_a_role_has_processes(host: Path) -> None:
+    with pytest.raises(ValueError, match=r"^Expected 2 devices after --attention-devices, found 0: name one for each"):
+        deal(2, [1], {}, {"attention": ("0",)}, host)
+    with pytest.raises(ValueError, match=r"^Expected different devices for the processes of one server, found 1,1: "):
+        deal(1, [2], {}, {"ffn": ("1", "1")}, host)
 
 
 @pytest.mark.parametrize(
@@ -34,14 +49,14 @@ def test_devices_that_the_user_names_come_before_those_of_the_host(host: Path) -
 )
 def test_too_few_devices_are_one_sentence(host: Path, env: dict[str, str], found: str) -> None:
     with pytest.raises(
-        ValueError, match=r"^Expected a device for each of 4 servers, found \d .*--topology.*\.$"
+        ValueError, match=r"^Expected a device for each of 4 processes, found \d .*--topology.*\.$"
     ) as caught:
-        deal(4, env, host)
+        deal(2, [1, 1], env, {}, host)
     assert found in str(caught.value)
 
 
 def test_where_nothing_shows_how_many_there_are_cuda_will_say(tmp_path: Path) -> None:
-    assert deal(3, {}, tmp_path) == ("0", "1", "2")
+    assert deal(1, [1, 1], {}, {}, tmp_path) == ("0", "1", "2")
 
 
 def test_roles_never_share_a_device() -> None:

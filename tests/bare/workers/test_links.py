@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from afd_compat.config import Config
+from afd_connectors import registry
 from afd_connectors.layout import Layout, role_rank
+from afd_connectors.shape import Shape
+from afd_workers import links
 from afd_workers.links import Placement, one_ffn_rank
 
 
@@ -25,3 +32,27 @@ def test_a_group_shares_its_rows_only_where_it_reaches_several_ffn_ranks(
 def test_one_ffn_rank_is_everybodys(groups: int, size: int) -> None:
     last = Layout("attention", groups * size - 1, groups * size, 1)
     assert one_ffn_rank(Placement(groups - 1, size - 1, size), last)
+
+
+@pytest.mark.parametrize(
+    ("connector", "router", "near", "chosen"),
+    [
+        ("auto", 8, {"graph"}, "far"),
+        ("auto", 8, {"graph", "router"}, "near"),
+        ("auto", 0, {"graph"}, "near"),
+        ("near", 8, {"graph"}, "near"),  # asked for by name, and refused by its own sentence
+    ],
+)
+def test_auto_picks_one_that_carries_logits_where_they_travel(
+    connector: str, router: int, near: set[str], chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = {"near": SimpleNamespace(features=near), "far": SimpleNamespace(features={"router"})}
+
+    def resolve(name: str, device: str, settings: object = None) -> SimpleNamespace:
+        assert device == "cuda"
+        return kinds[name if name != "auto" else "far" if settings is None else "near"]
+
+    monkeypatch.setattr(registry, "resolve", resolve)
+    config = Config.parse({"role": "ffn", "connector": connector}, {})
+    found = links._kind(config, "cuda", Shape(4, 8, "bfloat16", 2, router=router), links.settings(config))
+    assert found is kinds[chosen]  # type: ignore[comparison-overlap]

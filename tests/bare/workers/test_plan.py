@@ -31,7 +31,7 @@ def section(command: tuple[str, ...]) -> dict[str, object]:
     return config["afd"]
 
 
-DEVICES = {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}
+DEVICES = {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5"}
 
 
 def request(topology: str = "1A1F", **changes: object) -> Request:
@@ -309,13 +309,10 @@ def test_a_taken_port_is_refused_before_anything_starts(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--topology", "2A1F"), "needs data_parallel_size=1, found 2: "),
-        (("-tp", "2"), "needs tensor_parallel_size=1, found 2: "),
+        (("--topology", "2A1F", "--enable-dbo"), "needs data_parallel_size=1, found 2: "),
+        (("-tp", "2", "--enable-dbo"), "needs tensor_parallel_size=1, found 2: "),
+        (("-tp", "2", "--topology", "1A2F"), "Expected one FFN rank for the 2 tensor-parallel processes of an "),
         (("--ubatch-size", "4"), "needs ubatch_size=0, found 4: "),
-        (
-            ("--additional-config", '{"afd": {"compute_gate_on_attention": true}}'),
-            "needs a connector that carries router logits, found 'nccl-p2p': ",
-        ),
     ],
 )
 def test_what_servers_on_devices_would_refuse_is_refused_at_once(

@@ -17,7 +17,6 @@ DEFAULTS = {
     "tensor_parallel_size": 1,
     "prefill_context_parallel_size": 1,
     "decode_context_parallel_size": 1,
-    "enable_expert_parallel": False,
     "enable_eplb": False,
     "enable_elastic_ep": False,
     "speculative_config": None,
@@ -31,6 +30,9 @@ DEFAULTS = {
     "data_parallel_size": 1,
     "load_format": "auto",
 }
+
+#: What differs between platforms.
+PLATFORM = {"enable_expert_parallel": False, "enable_dbo": False, "ubatch_size": 0}
 
 
 def check(role: str = "attention", section: dict[str, object] | None = None, **changes: object) -> None:
@@ -64,7 +66,6 @@ def test_formats_of_whole_models_are_refused_and_others_are_not(role: str) -> No
         ("pipeline_parallel_size", 2),
         ("prefill_context_parallel_size", 2),
         ("decode_context_parallel_size", 2),
-        ("enable_expert_parallel", True),
         ("enable_eplb", True),
         ("enable_elastic_ep", True),
         ("enable_sleep_mode", True),
@@ -83,10 +84,10 @@ def test_each_unsupported_option_is_named_with_what_to_do(role: str, option: str
     [("speculative_config", {"method": "ngram"}), ("spec_method", "ngram"), ("spec_tokens", 3), ("enable_lora", True)],
 )
 def test_what_was_compared_on_cpu_only_is_refused_on_cuda(option: str, value: object) -> None:
-    options = SimpleNamespace(**{**DEFAULTS, "enable_dbo": False, "ubatch_size": 0, option: value})
+    options = SimpleNamespace(**{**DEFAULTS, **PLATFORM, option: value})
     config = Config.parse({"role": "attention"}, {})
     refusals.check(options, config)
-    refusals.check_on(platform.choose("cpu").needed, options, config)
+    refusals.check_platform(platform.choose("cpu"), options, config)
     with pytest.raises(
         ValueError, match=rf"needs {option}=\w+, found .*: leave .* out, it was compared .* on CPU only\.$"
     ):
@@ -96,7 +97,7 @@ def test_what_was_compared_on_cpu_only_is_refused_on_cuda(option: str, value: ob
 @pytest.mark.parametrize(("option", "value"), [("enable_dbo", True), ("ubatch_size", 2)])
 @pytest.mark.parametrize("role", ["attention", "ffn"])
 def test_on_cpu_dual_batch_overlap_is_not_there_by_name(role: str, option: str, value: object) -> None:
-    options = SimpleNamespace(**{"enable_dbo": False, "ubatch_size": 0, option: value})
+    options = SimpleNamespace(**{**PLATFORM, option: value})
     config = Config.parse({"role": role}, {})
     with pytest.raises(
         ValueError, match=rf"needs {option}=\w+, found {value}: leave dual-batch overlap out, .* on CPU\.$"
@@ -105,6 +106,42 @@ def test_on_cpu_dual_batch_overlap_is_not_there_by_name(role: str, option: str, 
     if option == "ubatch_size":
         with pytest.raises(ValueError, match="needs ubatch_size=0, found 2: use enable_dbo on both roles"):
             refusals.check_on(_overlap(), options, config)
+
+
+@pytest.mark.parametrize("role", ["attention", "ffn"])
+def test_experts_are_spread_over_an_ffn_ranks_processes_on_cuda_only(role: str) -> None:
+    options = SimpleNamespace(**{**DEFAULTS, **PLATFORM, "enable_expert_parallel": True, "tensor_parallel_size": 2})
+    config = Config.parse({"role": role, "num_attention_ranks": 2}, {})
+    refusals.check_platform(platform.choose("cuda"), options, config)
+    with pytest.raises(ValueError, match=r"needs enable_expert_parallel=False, found True: leave it out, each FFN"):
+        refusals.check_platform(platform.choose("cpu"), options, config)
+
+
+@pytest.mark.parametrize("option", ["tensor_parallel_size", "data_parallel_size"])
+def test_overlap_is_for_roles_of_one_process_on_cuda(option: str) -> None:
+    options = SimpleNamespace(**{**DEFAULTS, **PLATFORM, "enable_dbo": True, option: 2})
+    config = Config.parse({"role": "attention", "num_attention_ranks": 2}, {})
+    with pytest.raises(ValueError, match=rf"needs {option}=1, found 2: set it to 1, or leave dual-batch overlap out"):
+        refusals.check_platform(platform.choose("cuda"), options, config)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "tensor", "ffn", "fine"),
+    [(1, 2, 1, True), (1, 2, 2, False), (2, 2, 2, True), (2, 2, 4, False), (3, 2, 2, False), (4, 1, 8, True)],
+)
+def test_a_tensor_parallel_replica_on_cuda_reaches_one_ffn_rank(
+    replicas: int, tensor: int, ffn: int, fine: bool
+) -> None:
+    sizes = {"data_parallel_size": replicas, "tensor_parallel_size": tensor}
+    options = SimpleNamespace(**{**DEFAULTS, **PLATFORM, **sizes})
+    given = {"role": "attention", "num_attention_ranks": replicas * tensor, "num_ffn_ranks": ffn}
+    config = Config.parse(given, {})
+    refusals.check_platform(platform.choose("cpu"), options, config)
+    if fine:
+        refusals.check_platform(platform.choose("cuda"), options, config)
+    else:
+        with pytest.raises(ValueError, match=r"^Expected one FFN rank for the 2 tensor-parallel processes .* use few"):
+            refusals.check_platform(platform.choose("cuda"), options, config)
 
 
 @pytest.mark.parametrize("method", ["ngram", "mtp", "eagle3", "draft_model"])

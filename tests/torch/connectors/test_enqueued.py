@@ -118,6 +118,19 @@ def test_modes_and_epochs_reach_the_ffn_role(deploy) -> None:
         ffn.close()
 
 
+def test_a_rank_whose_rows_another_one_exchanges_is_not_waited_for(deploy) -> None:
+    """As of a tensor-parallel attention group, whose later ranks announce steps without rows."""
+    with deploy(attention=2, gather_ms=1000) as group:
+        group.start_ffn()
+        first, second = (group.open_attention(rank) for rank in (0, 1))
+        for seq in (1, 2):
+            second.begin(Step(seq, Mode.EAGER, (0,)))
+            group.forward(first, seq, 3)
+        second.begin(Step(3, Mode.CAPTURE, (0,)))
+        group.forward(first, 3, 2)
+        assert [work.hidden.shape[0] for _, work, _ in group.works] == [3, 3, 3, 3, 3, 3, 2, 2, 2]
+
+
 def test_a_capture_moves_no_rows_and_is_passed_over_by_plain_receivers(deploy) -> None:
     with deploy() as group:
         group.start_ffn()

@@ -108,3 +108,16 @@ def test_every_rank_gets_every_row_and_every_row_is_sent_once(size: int, count: 
     assert torch.equal(torch.cat(sent) if sent else hidden[:0], hidden)
     assert [len(port.steps) for port in ports] == [1] * size
     assert sum(port.steps[0].tokens[0] for port in ports) == count
+
+
+@given(st.integers(1, 6), st.integers(0, 40), st.booleans())
+def test_each_rank_announces_a_replay_with_its_own_rows(size: int, count: int, shared: bool) -> None:
+    group, hidden = Group(size), torch.zeros(count, HIDDEN)
+    own = [group.rows(rank, shared) for rank in range(size)]
+    assert [rows.count(count) for rows in own] == [rows.own(hidden).shape[0] for rows in own]
+    assert sum(rows.count(count) for rows in own) == count
+    for rows in own:
+        port, exchange = Port(), Exchange()
+        exchange.connect(port, 0, rows)
+        exchange.replay((count, 7), 3)
+        assert port.steps[0].tokens == (rows.count(count), rows.count(7))

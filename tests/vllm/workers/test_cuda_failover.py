@@ -196,3 +196,14 @@ def test_what_cannot_be_run_again_ends_with_the_reason() -> None:
     engine.failover._obstacle = "LoRA"
     with pytest.raises(PeerLost, match="it is gone; with LoRA a step cannot be run again: restart this server"):
         engine.run()
+
+
+def test_graphs_of_several_processes_are_not_captured_again_by_one() -> None:
+    engine = Engine(requests(LONG), set(), set(), graphs=True)
+    engine.run()
+    graphs = engine.failover._graphs
+    graphs._together, captures = True, engine.runner.captures
+    engine.port._noticed = True
+    with pytest.raises(PeerLost, match="cannot capture its graphs again alone: restart this server"):
+        graphs.mend()
+    assert (engine.port.rejoins, engine.runner.captures) == (0, captures)

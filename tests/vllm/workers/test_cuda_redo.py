@@ -21,7 +21,7 @@ SIZES = {"block_size": 16, "num_kv_heads": 1, "head_size": 8, "dtype": torch.bfl
 def runner(*specs: object, config: dict[str, object] | None = None, **changes: object) -> SimpleNamespace:
     defaults = {
         "speculative_config": None, "lora_config": None, "kv_transfer_config": None,
-        "parallel_config": SimpleNamespace(pipeline_parallel_size=1),
+        "parallel_config": SimpleNamespace(pipeline_parallel_size=1, tensor_parallel_size=1),
     }  # fmt: skip
     groups = [SimpleNamespace(kv_cache_spec=spec) for spec in specs]
     found = {
@@ -42,6 +42,10 @@ def test_plain_models_can_be_run_again() -> None:
         (runner(SlidingWindowSpec(**SIZES, sliding_window=64)), "attention without the whole context"),
         (runner(config={"speculative_config": object()}), "speculative decoding"),
         (runner(config={"kv_transfer_config": object()}), "a KV connector"),
+        (
+            runner(config={"parallel_config": SimpleNamespace(pipeline_parallel_size=1, tensor_parallel_size=2)}),
+            "tensor parallelism",
+        ),
         (runner(is_pooling_model=True), "pooling"),
     ],
 )

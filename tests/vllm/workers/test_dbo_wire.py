@@ -30,7 +30,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Group, StepSource]
     with Group(FakeP2p, Shape(16, WIDTH, "float32", LAYERS, 2)) as group:
         port = group.build("ffn").open_ffn()
         assert isinstance(port, SteppedFFNPort)
-        source = StepSource(port, lambda layer, hidden: hidden * 3 + layer)
+        source = StepSource(port, lambda layer, hidden, _router: hidden * 3 + layer)
         source._pace = SimpleNamespace(free=lambda _: True, begun=lambda: None)  # waits for a device
         thread = threading.Thread(target=serve, args=(source,), daemon=True)
         thread.start()

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from afd_connectors import control
-from afd_connectors.control import Kind
+from afd_connectors.control import Kind, Logits
 from afd_connectors.errors import ConnectorError, FrameError, PeerLost
 from afd_connectors.event import Event
 from afd_connectors.step import Step
@@ -31,13 +31,16 @@ class Channel:
     lost: why the peer is gone, None while it is not; offended: it broke the protocol.
     """
 
-    def __init__(self, sock: socket.socket, on_step: Callable[[Step], None] | None = None) -> None:
+    def __init__(
+        self, sock: socket.socket, on_step: Callable[[Step], None] | None = None,
+        on_logits: Callable[[Logits], None] | None = None,
+    ) -> None:  # fmt: skip
         self.sock = sock
         self.seen = time.monotonic()
         self.event: Event | None = None
         self.lost: str | None = None
         self.offended = False
-        self._on_step = on_step
+        self._on_step, self._on_logits = on_step, on_logits
         self._parser = control.Parser()
         self._reading = threading.Lock()
         self._writing = threading.Lock()
@@ -71,6 +74,10 @@ class Channel:
             self.event = Event.decode(frame.body, self.seen)
         elif frame.kind is Kind.BYE:
             self.lost = BYE
+        elif frame.kind is Kind.LOGITS:
+            if self._on_logits is None:
+                raise FrameError("of a layer's router logits nothing is told here, found a frame that does.")
+            self._on_logits(Logits.decode(frame.body))
         elif self._on_step is None:
             raise FrameError("only attention ranks announce steps, found one from an FFN rank.")
         else:
@@ -79,6 +86,10 @@ class Channel:
     def announce(self, step: Step) -> None:
         """Sends a step; PeerLost when the connection does not take it."""
         self._send(control.encode(Kind.STEP, step.encode()))
+
+    def tell(self, logits: Logits) -> None:
+        """Says of a layer what logits come with its rows; PeerLost when the connection does not take it."""
+        self._send(control.encode(Kind.LOGITS, logits.encode()))
 
     def heartbeat(self, event: Event) -> None:
         """Sends a sign of life; PeerLost when the connection broke."""

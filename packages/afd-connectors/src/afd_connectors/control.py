@@ -11,15 +11,20 @@ from afd_connectors.errors import FrameError
 _MAGIC = b"AFDC"
 _VERSION = 1
 _HEAD = struct.Struct("<4sBBH")
+_LOGITS = struct.Struct("<IB")
 MAX_BODY = 256
 
 
 class Kind(IntEnum):
-    """What a control frame carries."""
+    """What a control frame carries.
+
+    LOGITS: a layer and the dtype of its router logits, where a receiver of rows must know it before they come.
+    """
 
     STEP = 1
     HEARTBEAT = 2
     BYE = 3
+    LOGITS = 4
 
 
 class Frame(NamedTuple):
@@ -32,6 +37,24 @@ class Frame(NamedTuple):
 def encode(kind: Kind, body: bytes) -> bytes:
     """A frame for the wire; bodies are at most MAX_BODY bytes."""
     return _HEAD.pack(_MAGIC, _VERSION, kind, len(body)) + body
+
+
+class Logits(NamedTuple):
+    """What an attention rank tells of a layer: the dtype code of the router logits that it sends, 0 for none."""
+
+    layer: int
+    code: int
+
+    def encode(self) -> bytes:
+        """The body of a frame."""
+        return _LOGITS.pack(*self)
+
+    @classmethod
+    def decode(cls, body: bytes) -> Logits:
+        """FrameError when the body is of another length."""
+        if len(body) != _LOGITS.size:
+            raise FrameError(f"what is told of a layer's logits has {_LOGITS.size} bytes, found {len(body)}.")
+        return cls(*_LOGITS.unpack(body))
 
 
 class Parser:

@@ -109,11 +109,12 @@ class Exchange:
         self._seconds += time.perf_counter() - started
 
     def replay(self, tokens: tuple[int, ...], exchanges: int) -> None:
-        """Announces a step that a graph is about to run with all its ``exchanges``; tokens: padded rows per stage.
+        """Announces a step that a graph is about to run with all its ``exchanges``; tokens: padded rows per stage, of
+        which this rank exchanges its part.
 
         A replay runs none of this module's code, so whoever starts it says so here.
         """
-        self._begin(Mode.REPLAY, tokens)
+        self._begin(Mode.REPLAY, tuple(map(self._rows.count, tokens)))
         self._count += exchanges
 
     def _begin(self, mode: Mode, tokens: tuple[int, ...]) -> None:

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 class Rows(Protocol):
     """How one rank takes its part of [rows, hidden] tensors and gets the rest back."""
 
+    def count(self, rows: int) -> int:
+        """How many of as many rows this rank exchanges."""
+
     def own(self, rows: Tensor) -> Tensor:
         """The part that this rank exchanges: a contiguous view, possibly of no row."""
 
@@ -21,6 +24,10 @@ class Rows(Protocol):
 
 class AllRows:
     """A rank without others in its group: everything is its own and nothing is missing."""
+
+    def count(self, rows: int) -> int:
+        """See Rows."""
+        return rows
 
     def own(self, rows: Tensor) -> Tensor:
         """See Rows."""
@@ -41,9 +48,13 @@ class FirstRows:
     def __init__(self, rank: int, broadcast: Callable[[Tensor], object]) -> None:
         self._rank, self._broadcast = rank, broadcast
 
+    def count(self, rows: int) -> int:
+        """See Rows."""
+        return rows if self._rank == 0 else 0
+
     def own(self, rows: Tensor) -> Tensor:
         """See Rows."""
-        return rows if self._rank == 0 else rows[:0]
+        return rows[: self.count(rows.shape[0])]
 
     def complete(self, out: Tensor) -> None:
         """See Rows."""
@@ -58,6 +69,11 @@ class SharedRows:
 
     def __init__(self, rank: int, size: int, gather: Callable[[Tensor], Tensor]) -> None:
         self._rank, self._size, self._gather = rank, size, gather
+
+    def count(self, rows: int) -> int:
+        """See Rows."""
+        start, stop = share(rows, self._rank, self._size)
+        return stop - start
 
     def own(self, rows: Tensor) -> Tensor:
         """See Rows."""

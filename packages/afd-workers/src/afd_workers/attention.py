@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.worker.gpu_worker import Worker as Native
 
-    from afd_connectors.ports import AttentionPort
+    from afd_connectors.ports import AttentionPort, Connector
+    from afd_models.shares import Rows
 else:
     Native = object
 
@@ -45,10 +46,15 @@ class AttentionRole(FixedWeights, Native):
             only_attention(self.model_runner.lora_manager, self.get_model(), roots)
         placement = links.placement(self.vllm_config.parallel_config)
         connector = links.make_connector(self.vllm_config, config, placement, stages, self.device.type, description)
-        self._port = connector.open_attention()
-        self._exchange.connect(self._port, stages[0].layer, links.rows(placement, connector.layout))
+        rows = links.rows(placement, connector.layout)
+        self._port = self._open(connector, rows)
+        self._exchange.connect(self._port, stages[0].layer, rows)
         self._per_step = len(stages)
         self._report = Report(connector.layout.rank, self._port, self._underway)
+
+    def _open(self, connector: Connector, rows: Rows) -> AttentionPort:  # noqa: ARG002
+        """The port of this rank, which exchanges `rows`."""
+        return connector.open_attention()
 
     def exchange_figures(self) -> dict[str, float]:
         """What ``afd_models.exchange.Figures`` holds, as plain values for vLLM's ``collective_rpc``."""

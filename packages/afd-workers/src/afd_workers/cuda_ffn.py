@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -17,6 +17,7 @@ from afd_workers.cuda_pace import Pace
 from afd_workers.dbo_ffn import Overlapped
 from afd_workers.graphs import Call, Steps
 from afd_workers.loop import IDLE_CHECK_S
+from afd_workers.team import Compute
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,6 +27,19 @@ log = logging.getLogger("afd.workers")
 DRAIN_S = 10.0
 
 
+class Recording(Protocol):
+    """Makes graphs and is told when they are gone."""
+
+    def __call__(self, enqueue: Call) -> Call:
+        """See Steps.capture."""
+
+    def drop(self, call: Call) -> None:
+        """What was recorded will not be called again; the device is past it."""
+
+    def new_pool(self) -> None:
+        """See Steps.new_pool."""
+
+
 class Recorder:
     """Captures graphs on the calling thread's stream; they share one pool, as one runs at a time."""
 
@@ -33,7 +47,7 @@ class Recorder:
         self._pool: _POOL_HANDLE | None = None
 
     def __call__(self, enqueue: Call) -> Call:
-        """See Steps.capture."""
+        """See Recording."""
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
@@ -44,25 +58,29 @@ class Recorder:
             enqueue()
         return graph.replay
 
+    def drop(self, call: Call) -> None:
+        """See Recording."""
+
     def new_pool(self) -> None:
         """A pool whose last graph is gone cannot be used again."""
         self._pool = None
 
 
 class StepSource:
-    """See loop.Source; serves the steps of a port. compute: (layer, [rows, hidden]) -> the stage's output.
+    """See loop.Source; serves the steps of a port. local: layers that attention does not exchange.
 
-    local: layers that attention does not exchange.
+    recording: makes its graphs. idle: called when no step came for IDLE_CHECK_S.
     """
 
     def __init__(
-        self, port: SteppedFFNPort, compute: Callable[[int, Tensor], Tensor], local: Container[int] = ()
-    ) -> None:
+        self, port: SteppedFFNPort, compute: Compute, local: Container[int] = (),
+        recording: Recording | None = None, idle: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
         self._port, self._compute, self._local = port, compute, local
         self._overlapped = Overlapped(port, compute, local)
-        recorder = Recorder()
-        self.steps = Steps(self._forward, recorder, recorder.new_pool, lasting=port.lasting)
-        self._pace = Pace()
+        made = recording or Recorder()
+        self.steps = Steps(self._forward, made, made.new_pool, made.drop, lasting=port.lasting)
+        self._pace, self._idle = Pace(), idle
         self.host_s = 0.0
         self.split = 0
 
@@ -75,7 +93,9 @@ class StepSource:
         if self.steps.stale(epochs):
             self._drain()
             self.steps.keep(epochs)
-        if gathered is not None:
+        if gathered is None:
+            self._idle()
+        else:
             started = time.perf_counter()
             self.split += gathered.stages > 1 and not gathered.capture
             self.steps.run(gathered)
@@ -99,7 +119,7 @@ class StepSource:
         for layer, stage in gathered.exchanges(port.layers, self._local):
             work = port.take(gathered, layer, stage)
             if work is not None:
-                port.send(work, compute(layer, work.hidden))
+                port.send(work, compute(layer, work.hidden, work.router))
 
     def _drain(self) -> None:
         """Waits until the device has let go of graphs that are about to be dropped; their transfers have ended."""
@@ -123,8 +143,10 @@ def own_stream(device: torch.device) -> Iterator[None]:
         yield
 
 
-def warm_up(compute: Callable[[int, Tensor], Tensor], layers: Sequence[int], like: Tensor) -> None:
+def warm_up(compute: Compute, layers: Sequence[int], like: Tensor, routers: Mapping[int, Sequence[Tensor]]) -> None:
     """Runs each of ``layers`` with the most rows there can be, then with fewer.
+
+    like: as many rows of hidden states; routers: by layer, as many rows of logits in each dtype that they may have.
 
     vLLM's workspace grows by being freed, which graphs that were captured with it would not survive: so it has its
     final size before any is captured, and is kept from growing. Other kernels serve fewer rows, and a standby that
@@ -135,7 +157,8 @@ def warm_up(compute: Callable[[int, Tensor], Tensor], layers: Sequence[int], lik
     rows = like.shape[0]
     while rows:
         for layer in layers:
-            compute(layer, like[:rows])
+            for router in routers.get(layer, (None,)):
+                compute(layer, like[:rows], None if router is None else router[:rows])
         rows //= 2
     torch.cuda.current_stream().synchronize()
     lock_workspace()

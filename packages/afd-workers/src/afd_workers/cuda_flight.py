@@ -57,6 +57,7 @@ def obstacle(runner: GPUModelRunner) -> str | None:
     found = {
         "speculative decoding": config.speculative_config is not None,
         "LoRA": config.lora_config is not None,
+        "tensor parallelism": config.parallel_config.tensor_parallel_size > 1,
         "pipeline parallelism": config.parallel_config.pipeline_parallel_size > 1,
         "a KV connector": config.kv_transfer_config is not None,
         "context parallelism": runner.pcp_manager is not None,

@@ -25,15 +25,17 @@ class Graphs:
     """A runner's graphs of whole steps over a port's connections.
 
     new_pool: memory for graphs. limit_s: how long the device may take to let go of a lost rank; recovery_s: how long
-    a graph is tried for while ranks come and go. seconds, count: what captures since the start took, and how many.
+    a graph is tried for while ranks come and go. together: whether other processes capture the same graphs, so that
+    this one cannot do it again alone. seconds, count: what captures since the start took, and how many.
     """
 
     def __init__(
         self, runner: GPUModelRunner, port: DeviceAttentionPort, new_pool: Callable[[], object],
-        limit_s: float, recovery_s: float,
+        limit_s: float, recovery_s: float, *, together: bool = False,
     ) -> None:  # fmt: skip
         self._runner, self._port, self._new_pool = runner, port, new_pool
         self._limit_s, self._recovery_s = limit_s, recovery_s
+        self._together = together
         self.seconds, self.count = 0.0, 0
 
     @property
@@ -47,11 +49,16 @@ class Graphs:
 
     def mend(self) -> None:
         """Reaches lost FFN ranks again, without the graphs that were captured with them unless these last; the device
-        is idle.
+        is idle. PeerLost where those graphs cannot be had again.
         """
         if not self._port.lost():
             return
         if self.manager is not None and self.manager.graphs and not self._port.lasting:
+            if self._together:
+                raise PeerLost(
+                    "an FFN rank was lost, and one process of a tensor-parallel attention replica cannot capture its "
+                    "graphs again alone: restart this server."
+                )
             self.manager.graphs.clear()
             self.manager.pool = self._new_pool()  # one whose last graph is gone cannot be used again
         self._port.rejoin()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Container
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from afd_connectors.ports import Work
     from afd_connectors.stepped import Gathered, SteppedFFNPort
+    from afd_workers.team import Compute
 
 
 class Overlapped:
@@ -21,9 +22,7 @@ class Overlapped:
     of a stage's rows whatever becomes of the other stage, so that neither side can wait for the other in a circle.
     """
 
-    def __init__(
-        self, port: SteppedFFNPort, compute: Callable[[int, Tensor], Tensor], local: Container[int] = ()
-    ) -> None:
+    def __init__(self, port: SteppedFFNPort, compute: Compute, local: Container[int] = ()) -> None:
         self._port, self._compute, self._local = port, compute, local
         self._lanes: tuple[torch.cuda.Stream, torch.cuda.Stream] | None = None
 
@@ -48,7 +47,7 @@ class Overlapped:
                 continue
             work, arrived = current
             here.wait_event(arrived)
-            outs[work.stage] = self._compute(work.layer, work.hidden)
+            outs[work.stage] = self._compute(work.layer, work.hidden, work.router)
             computed[work.stage] = here.record_event()
             leaving.wait_event(computed[work.stage])
             with torch.cuda.stream(leaving):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from afd_compat.config import Config
     from afd_connectors.ports import Connector
+    from afd_workers.team import Kinds
 else:
     Native = object
 
@@ -32,6 +33,7 @@ class FFNRole(FixedWeights, Native):
 
     vllm_config: VllmConfig
     _loop: ServerLoop | None = None
+    _kinds: Kinds | None = None
 
     def load_model(self, *, load_dummy_weights: bool = False) -> None:
         """Loads the FFN part; nothing is served yet."""
@@ -58,7 +60,7 @@ class FFNRole(FixedWeights, Native):
         from afd_workers.team import form
 
         config = links.section(self.vllm_config)
-        self._member = form(self.vllm_config.model_config, self._replay, config, end_process)
+        self._member = form(self.vllm_config.model_config, self._replay, config, end_process, self._kinds)
         self._loop = ServerLoop(self._source(config), end_process, self._computing)
         self._loop.start()
         return CompilationTimes(language_model=0.0, encoder=0.0)
@@ -93,16 +95,18 @@ class FFNRole(FixedWeights, Native):
 
     @contextmanager
     def _computing(self) -> Iterator[None]:
-        """What vLLM's MoE layers need around them, entered once by the loop's thread and not once per exchange.
+        """What the loop's thread enters once, and not once per exchange."""
+        with self._forward_context(), self._member.leading():
+            yield
+
+    @contextmanager
+    def _forward_context(self) -> Iterator[None]:
+        """What vLLM's MoE layers need around them.
 
         Nothing in the forward context of a rank without attention and data parallelism depends on the rows.
         """
         import torch
         from vllm.forward_context import set_forward_context
 
-        with (
-            torch.inference_mode(),
-            set_forward_context(None, self.vllm_config, num_tokens=1),
-            self._member.leading(),
-        ):
+        with torch.inference_mode(), set_forward_context(None, self.vllm_config, num_tokens=1):
             yield

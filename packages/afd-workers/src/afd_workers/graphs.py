@@ -41,16 +41,18 @@ class Steps:
     """Runs gathered steps, from graphs where there are some.
 
     forward: enqueues a whole step, its transfers included. capture: records what a call enqueues, returns what
-    replays it. new_pool: called when no graph is left, so that the next one begins with memory of its own. lasting:
-    attention ranks replay what they captured with this rank's predecessor, so it is captured when it comes.
+    replays it. new_pool: called when no graph is left, so that the next one begins with memory of its own. drop: called
+    with what `capture` returned, once it is replayed no more. lasting: attention ranks replay what they captured with
+    this rank's predecessor, so it is captured when it comes.
     """
 
     def __init__(
         self, forward: Callable[[Gathered], None], capture: Callable[[Call], Call], new_pool: Call = lambda: None,
-        *, lasting: bool = False,
+        drop: Callable[[Call], None] = lambda _call: None, *, lasting: bool = False,
     ) -> None:  # fmt: skip
         self.figures = Figures()
         self._forward, self._capture, self._new_pool, self._lasting = forward, capture, new_pool, lasting
+        self._drop = drop
         self._graphs: dict[Key, Call] = {}
         self._warned: set[Key] = set()
 
@@ -81,7 +83,7 @@ class Steps:
         """Drops what was captured over connections that are gone; whether anything was."""
         stale = [key for key in self._graphs if not _current(key, epochs)]
         for key in stale:
-            del self._graphs[key]
+            self._drop(self._graphs.pop(key))
         if stale:
             log.info("AFD FFN dropped %d graphs of attention ranks that left", len(stale))
             if not self._graphs:

@@ -65,7 +65,9 @@ def rows(placement: Placement, layout: Layout) -> Rows:
 
     group = get_tp_group()
     if one_ffn_rank(placement, layout):
-        return FirstRows(placement.tp_rank, group.broadcast)
+        # On devices vLLM's own communicator, whose calls graphs can hold.
+        device = group.device_communicator if group.device.type != "cpu" else None
+        return FirstRows(placement.tp_rank, group.broadcast if device is None else device.broadcast)
     return SharedRows(placement.tp_rank, placement.tp_size, lambda own: group.all_gather(own, dim=0))
 
 
@@ -91,6 +93,19 @@ def described(vllm_config: VllmConfig) -> Mapping[str, object]:
     """The model's config as it was given: to be asked before the model is built, since vLLM's models write into it."""
     given: Mapping[str, object] = vllm_config.model_config.hf_config.to_dict()
     return given
+
+
+def settings(config: Config) -> Settings:
+    """What of the "afd" section concerns connectors."""
+    return Settings(
+        host=config.host,
+        port=config.port,
+        timeout_s=config.timeout_s,
+        recovery_timeout_s=config.recovery_timeout_s,
+        join_timeout_s=config.join_timeout_s,
+        secret=config.secret,
+        extra=config.connector_extra_config,
+    )
 
 
 def make_connector(
@@ -122,19 +137,19 @@ def make_connector(
         stages=MAX_STAGES if vllm_config.parallel_config.use_ubatching else 1,
         router=model_config.get_num_experts() if config.compute_gate_on_attention else 0,
     )
-    settings = Settings(
-        host=config.host,
-        port=config.port,
-        timeout_s=config.timeout_s,
-        recovery_timeout_s=config.recovery_timeout_s,
-        join_timeout_s=config.join_timeout_s,
-        secret=config.secret,
-        extra=config.connector_extra_config,
-    )
+    given = settings(config)
     facts = _facts(model_config, config, shape, description)
-    connector = registry.resolve(config.connector, device, settings)(layout, shape, facts, settings)
+    connector = _kind(config, device, shape, given)(layout, shape, facts, given)
     log.info("AFD %s rank %d: connector %s, %s", config.role, rank, connector.name, shape)
     return connector
+
+
+def _kind(config: Config, device: str, shape: Shape, given: Settings) -> type[Connector]:
+    """The connector by name; of those that "auto" may pick, the one for any hosts where the nearer one lacks logits."""
+    found = registry.resolve(config.connector, device, given)
+    if config.connector == "auto" and shape.router and "router" not in found.features:
+        return registry.resolve(config.connector, device)
+    return found
 
 
 def _facts(model_config: ModelConfig, config: Config, shape: Shape, description: Mapping[str, object]) -> Facts:

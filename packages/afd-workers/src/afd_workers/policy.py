@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 from typing import TYPE_CHECKING
 
-from afd_workers import features, graph_mode, logs, platform, refusals, routing
+from afd_workers import features, graph_mode, links, logs, platform, refusals, routing
 from afd_workers.health import board
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from vllm.config import VllmConfig
     from vllm.engine.arg_utils import EngineArgs
 
     from afd_compat.config import Config
+    from afd_connectors.layout import Role
 
 log = logging.getLogger("afd.workers")
 
@@ -29,6 +33,7 @@ class Roles:
         from vllm.platforms import current_platform
 
         from afd_connectors import registry
+        from afd_connectors.address import one_host
         from afd_models import checkpoint
 
         logs.enable()
@@ -44,9 +49,11 @@ class Roles:
         connector.check_options(config.connector_extra_config)
         refusals.check(engine_args, config)
         refusals.check_connector(connector, config)
-        refusals.check_on(chosen.needed, engine_args, config)
+        refusals.check_platform(chosen, engine_args, config)
         if config.role == "attention":
             board.offer(config.num_attention_ranks)  # before vLLM starts the processes that write on it
+        if one_host(links.settings(config)):
+            _surround(chosen.one_host)
         prepared = copy.copy(engine_args)
         if prepared.worker_cls == "auto":
             prepared.worker_cls = chosen.workers[config.role]
@@ -57,12 +64,7 @@ class Roles:
             prepared.enforce_eager = True
         elif config.role == "attention" and not chosen.eager_only:
             graph_mode.settle(prepared)
-        if config.role == "ffn":
-            prepared.enforce_eager = True  # where there are graphs, the role captures its own
-            prepared.enable_prefix_caching = False  # vLLM's scheduler cannot cache prefixes without KV groups
-            prepared.kv_cache_memory_bytes = _NO_KV_CACHE_BYTES
-            for option, value in features.ATTENTION_ONLY.items():  # both roles may be given the same options
-                setattr(prepared, option, value)
+        _settle(prepared, config.role)
         return prepared
 
     def finish(self, vllm_config: VllmConfig, config: Config) -> None:
@@ -84,3 +86,23 @@ class Roles:
             )
         refusals.check_speculation(vllm_config.speculative_config)
         refusals.check_ranks(vllm_config.parallel_config, config)
+
+
+def _surround(environment: Mapping[str, str]) -> None:
+    """For this process and those that vLLM starts from it, unless the user has set it."""
+    for name, value in environment.items():
+        os.environ.setdefault(name, value)
+
+
+def _settle(options: EngineArgs, role: Role) -> None:
+    """Options that a role fixes; both may be given those of either."""
+    if role == "attention":
+        options.enable_expert_parallel = False  # it has no experts
+        return
+    options.enforce_eager = True  # where there are graphs, the role captures its own
+    # vLLM's own all-reduce kernel registers what its graphs hold around vLLM's own captures only.
+    options.disable_custom_all_reduce = True
+    options.enable_prefix_caching = False  # vLLM's scheduler cannot cache prefixes without KV groups
+    options.kv_cache_memory_bytes = _NO_KV_CACHE_BYTES
+    for option, value in features.ATTENTION_ONLY.items():
+        setattr(options, option, value)

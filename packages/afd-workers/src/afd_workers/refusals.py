@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from afd_connectors.layout import Layout
 from afd_models import keep
 from afd_workers import features
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from afd_connectors.ports import Connector
     from afd_models.spec import MoE
     from afd_workers.launch.options import Options
+    from afd_workers.platform import Platform
 
 
 #: (engine option, the value that AFD needs, what to do instead), for either role.
@@ -23,7 +25,6 @@ _NEEDED: tuple[tuple[str, object, str], ...] = (
     ("pipeline_parallel_size", 1, "set it to 1"),
     ("prefill_context_parallel_size", 1, "set it to 1"),
     ("decode_context_parallel_size", 1, "set it to 1"),
-    ("enable_expert_parallel", False, "leave it out, each FFN rank holds all experts"),
     ("enable_eplb", False, "leave it out"),
     ("enable_elastic_ep", False, "leave it out"),
     *features.REFUSED,
@@ -62,6 +63,28 @@ def check_connector(connector: type[Connector], config: Config) -> None:
             f"compute_gate_on_attention needs a connector that carries router logits, found {connector.name!r}: set it "
             "to false, or choose another connector."
         )
+
+
+def check_platform(chosen: Platform, options: EngineArgs | Options, config: Config) -> None:
+    """ValueError for what does not work on a platform."""
+    check_on(chosen.needed, options, config)
+    if options.enable_dbo:
+        check_on(chosen.needed_with_overlap, options, config)
+    if chosen.one_ffn_rank and config.role == "attention":
+        _check_groups(options.data_parallel_size, options.tensor_parallel_size, config)
+
+
+def _check_groups(replicas: int, tensor: int, config: Config) -> None:
+    """Tensor-parallel attention ranks hold equal rows, which the first of them exchanges with its one FFN rank."""
+    count = config.num_attention_ranks
+    for first in range(config.rank, min(config.rank + replicas * tensor, count - tensor + 1), tensor):
+        layouts = (Layout("attention", first + place, count, config.num_ffn_ranks) for place in range(tensor))
+        if tensor > 1 and len({peer for layout in layouts for peer in layout.peers}) > 1:
+            raise ValueError(
+                f"Expected one FFN rank for the {tensor} tensor-parallel processes of an attention replica on this "
+                f"device, found num_ffn_ranks={config.num_ffn_ranks} for num_attention_ranks={count}: use fewer FFN "
+                "ranks, each of which may have several processes (tensor or expert parallel)."
+            )
 
 
 def check_on(needed: Iterable[tuple[str, object, str]], options: EngineArgs | Options, config: Config) -> None:

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("afd.workers")
 
 Compute = Callable[[int, "Tensor", "Tensor | None"], "Tensor"]
+Kinds = tuple["type[Lead]", "type[Follower]"]
 
-#: What may stand in place of a layer number.
+#: What may stand in place of a layer number; subclasses have words of their own below.
 _IDLE, _END = -1, -2
 _HEAD = 4  # layer, rows, width of the router logits, their dtype's code
 
@@ -35,13 +36,14 @@ class TeamLost(Exception):
 
 
 def form(
-    model_config: ModelConfig, compute: Compute, config: Config, on_loss: Callable[[BaseException], None]
-) -> Alone | Lead | Follower:
+    model_config: ModelConfig, compute: Compute, config: Config, on_loss: Callable[[BaseException], None],
+    kinds: Kinds | None = None,
+) -> Alone | Lead | Follower:  # fmt: skip
     """This process's place in its FFN rank; called by all of its processes at once, as it makes their groups.
 
     compute: (layer, [rows, hidden], [rows, experts] or None) -> the stage's output. on_loss: called on a thread of its
     own, once the loss of another process is logged; that takes timeout_s where one stands still, and twice as long
-    where it is the first.
+    where it is the first. kinds: what the first process and the others are, where that is not Lead and Follower.
     """
     from vllm.distributed.parallel_state import get_tp_group
 
@@ -57,9 +59,10 @@ def form(
     limit = timedelta(seconds=config.recovery_timeout_s)
     words, beats = (distributed.new_group(tensor.ranks, timeout=limit, backend="gloo") for _ in range(2))
     watch = Watch(beats, config.timeout_s, tell)
+    lead, follower = kinds or (Lead, Follower)
     if tensor.is_first_rank:
-        return Lead(words, tensor.first_rank, compute, watch)
-    return Follower(words, tensor.first_rank, compute, watch, model_config.get_hidden_size(), model_config.dtype)
+        return lead(words, tensor.first_rank, compute, watch)
+    return follower(words, tensor.first_rank, compute, watch, model_config.get_hidden_size(), model_config.dtype)
 
 
 class Alone:
@@ -97,9 +100,9 @@ class Lead:
         router: [rows, experts] where attention has the gate.
         """
         self._tell(layer, hidden.shape[0], 0 if router is None else router.shape[1], router_code(router))
-        distributed.broadcast(hidden, self._lead, group=self._group)
+        self._hand_out(hidden)
         if router is not None:
-            distributed.broadcast(router, self._lead, group=self._group)
+            self._hand_out(router)
         return self._compute(layer, hidden, router)
 
     def idle(self) -> None:
@@ -112,6 +115,9 @@ class Lead:
         with _unless_lost(self._watch):
             yield
             self._tell(_END, 0)
+
+    def _hand_out(self, tensor: Tensor) -> None:
+        distributed.broadcast(tensor, self._lead, group=self._group)
 
     def _tell(self, layer: int, rows: int, width: int = 0, code: int = 0) -> None:
         distributed.broadcast(torch.tensor((layer, rows, width, code)), self._lead, group=self._group)
@@ -132,15 +138,24 @@ class Follower:
 
     def serve_one(self) -> bool:
         """See loop.Source."""
+        word, number = self._next()
+        if word < _END:
+            self._obey(word, number)
+        return word != _END
+
+    def _next(self) -> tuple[int, int]:
+        """What the lead says next: an exchange, which is computed, or a word below zero with a number."""
         distributed.broadcast(self._head, self._lead, group=self._group)
         layer, rows, width, code = self._head.tolist()
-        if layer == _END:
-            return False
-        if layer != _IDLE:
+        if layer >= 0:
             hidden = self._receive(rows, self._hidden, self._dtype)
             router = self._receive(rows, width, getattr(torch, DTYPE_NAMES[code])) if code else None
             self._compute(layer, hidden, router)
-        return True
+        return layer, rows
+
+    def _obey(self, word: int, number: int) -> None:  # noqa: ARG002
+        """Does what a word of a subclass's lead asks for."""
+        raise RuntimeError(f"Expected a word of this version from the first process, found {word}.")
 
     def _receive(self, rows: int, width: int, dtype: torch.dtype) -> Tensor:
         room = torch.empty((rows, width), dtype=dtype)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from afd_connectors.channel import Channel
+from afd_connectors.control import Logits
 from afd_connectors.listener import Arrival
 from afd_connectors.step import Step
 
@@ -15,12 +16,14 @@ from afd_connectors.step import Step
 class Served:
     """Its two connections and how they end. dropped: no longer served; data: the connection that is not the control's.
 
-    on_step: called for each announced step, under the channel's lock on whichever thread drains it.
+    on_step, on_logits: called for what is announced, under the channel's lock on whichever thread drains it.
     """
 
-    def __init__(self, arrival: Arrival, on_step: Callable[[Step], None]) -> None:
+    def __init__(
+        self, arrival: Arrival, on_step: Callable[[Step], None], on_logits: Callable[[Logits], None] | None = None
+    ) -> None:
         self.rank, self.address, self.data = arrival.rank, arrival.address, arrival.data
-        self.channel = Channel(arrival.control, on_step)
+        self.channel = Channel(arrival.control, on_step, on_logits)
         self.since = time.monotonic()
         self.dropped = False
 

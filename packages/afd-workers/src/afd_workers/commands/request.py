@@ -63,7 +63,18 @@ def make_request(options: argparse.Namespace, rest: Sequence[str]) -> Request:
     # The launcher sets keys of its own beside these, and one under two spellings is refused.
     section = {SPELLINGS.get(key, key): value for key, value in section.items()}
     secret = section.pop("secret", None)
-    return Request(options.model, topology, options.host, options.port, tuple(rest), section, additional, secret)
+    devices = _devices(options)
+    return Request(
+        options.model, topology, options.host, options.port, tuple(rest), section, additional, secret, devices
+    )
+
+
+def _devices(options: argparse.Namespace) -> dict[str, tuple[str, ...]]:
+    """What --attention-devices and --ffn-devices name; other commands do not have them."""
+    given = {role: getattr(options, f"{role}_devices", None) for role in ("attention", "ffn")}
+    if any(given.values()) and on_cpu():
+        raise ValueError("Expected no devices where vLLM is a CPU build, found some: leave --*-devices out.")
+    return {role: tuple(each.strip() for each in text.split(",")) for role, text in given.items() if text}
 
 
 def duration(text: str) -> float:
@@ -148,11 +159,16 @@ def _check_section(section: Mapping[str, object], topology: Topology, engine: Op
         connector = registry.resolve(config.connector, "cpu")
         connector.check_options(config.connector_extra_config)
         refusals.check_connector(connector, config)
-        refusals.check_on(platform.choose("cpu").needed, engine, config)
+        refusals.check_platform(platform.choose("cpu"), engine, config)
     else:
         refusals.check_connector(registry.resolve(config.connector, "cuda"), config)
         ranks = replace(engine, data_parallel_size=topology.attention)
-        refusals.check_on(platform.choose("cuda").needed, ranks, config)
+        ranked = replace(
+            config,
+            num_attention_ranks=topology.attention * engine.tensor_parallel_size,
+            num_ffn_ranks=topology.ffn,
+        )
+        refusals.check_platform(platform.choose("cuda"), ranks, ranked)
     refusals.check(engine, config)
     if config.port + topology.ffn - 1 > 65535:
         raise ValueError(

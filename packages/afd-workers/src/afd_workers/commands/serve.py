@@ -33,6 +33,9 @@ def add(parsers: Parsers) -> None:
     parser.add_argument("--host", default=LOOPBACK, help="address of the OpenAI API (default: %(default)s)")
     parser.add_argument("--port", type=int, default=8000, help="port of the OpenAI API (default: %(default)s)")
     parser.add_argument("--additional-config", default="{}", help="vLLM's additional config, a JSON object")
+    for role in ("attention", "ffn"):
+        parser.add_argument(f"--{role}-devices", metavar="D,D", help=f"CUDA devices of the {role} role's processes, "
+                            "which both roles may share; without it each process has its own")  # fmt: skip
     parser.add_argument("--start-timeout", type=duration, default=1800.0, metavar="S",
                         help="seconds until every server must be ready (default: %(default)g)")  # fmt: skip
     parser.set_defaults(run=run, takes_rest=True)

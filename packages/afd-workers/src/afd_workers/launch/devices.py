@@ -1,8 +1,8 @@
-"""Which device each server of this host gets: two roles on one would share memory that each of them counts on."""
+"""Which devices each server of this host gets: by default its own, since each counts on all memory of a device."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -10,20 +10,52 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 NODES = Path("/dev")
 
 
-def deal(servers: int, env: Mapping[str, str], nodes: Path = NODES) -> tuple[str, ...]:
-    """A value of CUDA_VISIBLE_DEVICES for each server: one device each, of those that `env` names or the host has.
+def deal(
+    attention: int, ffn: Sequence[int], env: Mapping[str, str], named: Mapping[str, Sequence[str]], nodes: Path = NODES
+) -> tuple[str, ...]:
+    """A value of CUDA_VISIBLE_DEVICES for attention's server and for each FFN rank's.
 
-    ValueError when there are fewer. Where nothing shows how many there are, CUDA itself will say.
+    attention, ffn: processes of each server, which all need a device of their own. named: role -> devices that the
+    user chose for it, which the other role may have too. Where none are chosen, they are those of `env`, or of this
+    host, that the other role does not have. ValueError when there are fewer; where nothing shows how many there are,
+    CUDA itself will say.
     """
+    needed = {"attention": attention, "ffn": sum(ffn)}
+    for role, chosen in named.items():
+        if len(chosen) != needed[role]:
+            raise ValueError(
+                f"Expected {needed[role]} devices after --{role}-devices, found {','.join(chosen)}: name one for each "
+                f"process of the {role} role."
+            )
+    found, where = _there(sum(needed.values()), env, nodes)
+    free = [each for each in found if not any(each in chosen for chosen in named.values())]
+    wanted = sum(count for role, count in needed.items() if role not in named)
+    if len(free) < wanted:
+        raise ValueError(
+            f"Expected a device for each of {wanted} processes, found {len(free)} {where}: choose a smaller "
+            "--topology, name devices that roles share (--attention-devices, --ffn-devices), or start the roles on "
+            "several hosts by hand."
+        )
+    places = dict(named)
+    for role, count in needed.items():
+        if role not in places:
+            places[role], free = free[:count], free[count:]
+    shares, rest = [places["attention"]], list(places["ffn"])
+    for count in ffn:
+        shares.append(rest[:count])
+        rest = rest[count:]
+    for share in shares:
+        if len(set(share)) < len(share):
+            raise ValueError(
+                f"Expected different devices for the processes of one server, found {','.join(share)}: NCCL does not "
+                "join two processes on one device."
+            )
+    return tuple(",".join(share) for share in shares)
+
+
+def _there(needed: int, env: Mapping[str, str], nodes: Path) -> tuple[list[str], str]:
     named = env.get(VISIBLE)
     if named is not None:
-        found, where = tuple(each.strip() for each in named.split(",") if each.strip()), f"in {VISIBLE}={named}"
-    else:
-        count = sum(node.name.removeprefix("nvidia").isdigit() for node in nodes.glob("nvidia*"))
-        found, where = tuple(map(str, range(count or servers))), "on this host"
-    if len(found) < servers:
-        raise ValueError(
-            f"Expected a device for each of {servers} servers, found {len(found)} {where}: "
-            "choose a smaller --topology, or start the roles on several hosts by hand."
-        )
-    return found[:servers]
+        return [each.strip() for each in named.split(",") if each.strip()], f"in {VISIBLE}={named}"
+    count = sum(node.name.removeprefix("nvidia").isdigit() for node in nodes.glob("nvidia*"))
+    return list(map(str, range(count or needed))), "on this host"

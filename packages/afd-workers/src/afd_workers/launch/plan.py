@@ -12,6 +12,7 @@ from afd_workers.launch import cores, devices
 from afd_workers.launch.free import free_ports
 from afd_workers.launch.options import read
 from afd_workers.launch.topology import Topology
+from afd_workers.platform import NCCL
 
 #: Works with every vLLM distribution, also the CPU wheel, whose ``vllm serve`` misses its own package metadata.
 API_SERVER = "vllm.entrypoints.launchers.api_server.entry"
@@ -20,9 +21,6 @@ LOOPBACK = "127.0.0.1"
 HEALTH = ("--middleware", "afd_workers.health.Health")
 #: Two servers share a host's memory here, so that neither may take vLLM's default share of all of it.
 CPU_KV_CACHE_BYTES = 1 << 30
-
-#: Roles enqueue graphs and plain calls in one order, so NCCL need not keep them apart, which costs a little each time.
-NCCL = {"NCCL_GRAPH_MIXING_SUPPORT": "0"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +38,7 @@ class Request:
     """What a user asked for. section: the user's part of "afd".
 
     options: vLLM's own, given to every server; a tensor parallel size among them is that of both roles.
+    devices: role -> devices that its processes get, for roles whose devices the user chose; see devices.deal.
     secret: handed on in the environment, since vLLM logs its arguments and every user of a host can list them.
     """
 
@@ -51,6 +50,7 @@ class Request:
     section: Mapping[str, object] = field(default_factory=dict)
     additional: Mapping[str, object] = field(default_factory=dict)
     secret: str | None = field(default=None, repr=False)
+    devices: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def split(request: Request, env: Mapping[str, str], *, cpu: bool) -> tuple[Server, ...]:
@@ -58,9 +58,9 @@ def split(request: Request, env: Mapping[str, str], *, cpu: bool) -> tuple[Serve
     topology, tensor = request.topology, read(request.options).tensor_parallel_size
     env = env if request.secret is None else {**env, SECRET: request.secret}
     env = env if cpu else {**NCCL, **env}
-    places = () if cpu else devices.deal(1 + topology.ffn, env)
-    shares = cores.blocks(topology.processes(tensor))
     attention_ranks = topology.attention * tensor
+    places = () if cpu else devices.deal(attention_ranks, [tensor] * topology.ffn, env, request.devices)
+    shares = cores.blocks(topology.processes(tensor))
     section = {
         "host": LOOPBACK,
         "port": free_ports(topology.ffn)[0],
@@ -122,7 +122,7 @@ def _memory(request: Request, env: Mapping[str, str], cpu: bool) -> tuple[str, .
 def _bound(env: Mapping[str, str], shares: Sequence[Sequence[int]], places: Sequence[str]) -> Mapping[str, str]:
     """``env`` with the device of one server, or without one its processors, unless the user bound them."""
     if places:
-        return {**env, devices.VISIBLE: ",".join(places)}
+        return {**env, devices.VISIBLE: places[0]}
     if "VLLM_CPU_OMP_THREADS_BIND" in env:
         return dict(env)
     return {**env, **cores.environment(shares)}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from afd_connectors.checks import check_begin, check_recv, check_send
+from afd_connectors.checks import DTYPE_NAMES, check_begin, check_recv, check_send, router_code
 from afd_connectors.deadline import Deadline
 from afd_connectors.errors import ConnectorError, DeadlineExceeded, HandshakeRefused, PeerLost
 from afd_connectors.event import Event, Phase
@@ -23,7 +23,7 @@ from afd_connectors.settings import Settings
 from afd_connectors.shape import Shape
 from afd_connectors.step import Mode, Step
 from afd_connectors.stepped import DeviceAttentionPort
-from afd_connectors.transports.enqueued.carrier import Carrier, Failures, Transfer
+from afd_connectors.transports.enqueued.carrier import Block, Carrier, Failures, Transfer
 from afd_connectors.transports.enqueued.lines import Lines
 from afd_connectors.transports.enqueued.watch import Watch
 
@@ -40,10 +40,11 @@ class EnqueuedAttentionPort(DeviceAttentionPort):
         self._place = Place(carrier.name, layout, Event(Phase.OPENED, time.monotonic()))
         self._split = lru_cache(maxsize=1024)(layout.split)
         self._layers: dict[int, int] = {}
+        self._logits: dict[int, int] = {}  # by layer, the dtype code of what comes with its rows
         self._step: Step | None = None
         self._captured = False
         self._rejoining = threading.Lock()
-        self._lines = Lines(Identity(layout, facts, settings.secret), settings, carrier)
+        self._lines = Lines(Identity(layout, facts, settings.secret), settings, carrier, self._logits)
         try:
             self._lines.join()
         except (HandshakeRefused, DeadlineExceeded) as error:
@@ -63,19 +64,25 @@ class EnqueuedAttentionPort(DeviceAttentionPort):
             self.rejoin()
         for line in self._lines:
             if line.lost is None:
-                try:
+                with suppress(PeerLost):  # the step is void, as it is when the line is lost a moment later
                     line.announce(step)
-                except PeerLost:
-                    continue  # the step is void, as it is when the line is lost a moment later
         self._place.event = Event(Phase.ANNOUNCED, time.monotonic(), step.seq)
 
     def send(self, step: Step, layer: int, hidden: Tensor, router: Tensor | None = None, *, stage: int = 0) -> None:
-        """See AttentionPort; later work on the caller's stream may write the tensors again."""
+        """See AttentionPort; later work on the caller's stream may write the tensors again.
+
+        A layer's logits have the same dtype in every step, or there are none in any.
+        """
         self._open_or_raise()
         check_send(step, self._step, layer, stage, hidden, router, self._shape, self._layers)
         self._layers[stage] = layer
-        rows = hidden.contiguous()
-        self._issue(step, layer, stage, rows.data_ptr(), self._carrier.send)
+        rows, logits = hidden.contiguous(), None if router is None else router.contiguous()
+        blocks = [Block(rows.data_ptr(), self._shape.row_bytes)]
+        if self._shape.router:
+            self._tell(layer, router_code(logits))
+        if logits is not None:
+            blocks.append(Block(logits.data_ptr(), logits.shape[1] * logits.element_size()))
+        self._issue(step, layer, stage, blocks, self._carrier.send)
         self._place.event = Event(Phase.SENT, time.monotonic(), step.seq, layer, stage)
 
     def recv(self, step: Step, layer: int, out: Tensor, *, stage: int = 0) -> None:
@@ -85,7 +92,7 @@ class EnqueuedAttentionPort(DeviceAttentionPort):
         if not out.is_contiguous():
             raise ValueError(f"out must be contiguous, found strides {out.stride()}.")
         del self._layers[stage]
-        self._issue(step, layer, stage, out.data_ptr(), self._carrier.recv)
+        self._issue(step, layer, stage, (Block(out.data_ptr(), self._shape.row_bytes),), self._carrier.recv)
         self._place.event = Event(Phase.RECEIVED, time.monotonic(), step.seq, layer, stage)
 
     def witness(self) -> Callable[[], None]:
@@ -145,21 +152,33 @@ class EnqueuedAttentionPort(DeviceAttentionPort):
         self._lines.free()
         self._carrier.close()
 
+    def _tell(self, layer: int, code: int) -> None:
+        """Says once of a layer what comes with its rows: graphs on either side rely on it."""
+        known = self._logits.setdefault(layer, code)
+        if known != code:
+            names = {0: "no router logits", **{each: f"logits in {name}" for each, name in DTYPE_NAMES.items()}}
+            raise ValueError(f"layer {layer} came with {names[known]} before, found {names[code]}; send the same.")
+        for line in self._lines:
+            if line.lost is None:
+                with suppress(PeerLost):  # the step is void, as it is when the line is lost a moment later
+                    line.tell()
+
     def _issue(
-        self, step: Step, layer: int, stage: int, address: int, call: Callable[[Sequence[Transfer]], Failures]
-    ) -> None:
-        """Enqueues each living FFN rank's block of a stage's rows, all of them together."""
-        width = self._shape.row_bytes
+        self, step: Step, layer: int, stage: int, blocks: Sequence[Block],
+        call: Callable[[Sequence[Transfer]], Failures],
+    ) -> None:  # fmt: skip
+        """Enqueues each living FFN rank's part of a stage's rows, all of them together."""
         transfers, failures = [], []
         for peer, start, stop in self._split(step.tokens[stage]):
             line = self._lines[peer]
-            transfer = Transfer(line.link, address + start * width, stop - start, layer, stage)
             if stop == start:
                 continue
-            if line.lost is None:
-                transfers.append(transfer)
-            else:
-                failures.append((transfer, line.lost))
+            for address, width in blocks:
+                transfer = Transfer(line.link, address + start * width, stop - start, layer, stage, width)
+                if line.lost is None:
+                    transfers.append(transfer)
+                else:
+                    failures.append((transfer, line.lost))
         failures += call(transfers)
         for transfer, reason in failures:
             line = next(line for line in self._lines if line.link is transfer.link)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from afd_connectors.transports.enqueued.carrier import Failures, Transfer
+from afd_connectors.transports.enqueued.carrier import Block, Failures, Transfer
 from afd_connectors.transports.enqueued.peer import Peer
 
 
@@ -26,19 +26,25 @@ class Batch:
     rows: int
 
     def issue(
-        self, call: Callable[[Sequence[Transfer]], Failures], address: int, row_bytes: int, layer: int, stage: int,
+        self, call: Callable[[Sequence[Transfer]], Failures], blocks: Sequence[Block], layer: int, stage: int,
         failed: Callable[[Peer, str], None],
     ) -> None:  # fmt: skip
-        """Enqueues one transfer per living peer, all together, so that none waits for another.
+        """Enqueues the transfers of every living peer, all together, so that none waits for another.
 
-        failed: called for a peer on whose link nothing can be enqueued.
+        blocks: the tensors whose rows are the batch's. failed: called for a peer on whose link nothing can be enqueued.
         """
-        alive = [(part, part.peer) for part in self.parts if part.peer is not None and part.peer.link.lost is None]
+        alive = self.alive()
         transfers = [
-            Transfer(peer.link, address + part.start * row_bytes, part.rows, layer, stage) for part, peer in alive
+            Transfer(peer.link, block.address + part.start * block.width, part.rows, layer, stage, block.width)
+            for part, peer in alive
+            for block in blocks
         ]
         for transfer, reason in call(transfers):
             failed(next(peer for _, peer in alive if peer.link is transfer.link), reason)
+
+    def alive(self) -> list[tuple[Part, Peer]]:
+        """The parts whose peers are there."""
+        return [(part, part.peer) for part in self.parts if part.peer is not None and part.peer.link.lost is None]
 
     @property
     def only(self) -> Peer | None:

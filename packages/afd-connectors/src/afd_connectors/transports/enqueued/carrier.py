@@ -37,13 +37,24 @@ class Link(Protocol):
 
 
 class Transfer(NamedTuple):
-    """Rows of one exchange over one link, contiguous at a device address."""
+    """Rows of one exchange over one link, contiguous at a device address.
+
+    width: bytes of a row, which are the shape's unless these are rows of router logits.
+    """
 
     link: Link
     address: int
     rows: int
     layer: int
     stage: int
+    width: int
+
+
+class Block(NamedTuple):
+    """One tensor of an exchange: where its rows begin, and bytes of each."""
+
+    address: int
+    width: int
 
 
 Failures = Sequence[tuple[Transfer, str]]
@@ -51,7 +62,8 @@ Failures = Sequence[tuple[Transfer, str]]
 
 class Carrier(Protocol):
     """Of one port. Enqueues on the calling thread's current stream, all transfers of a call together, so that none
-    waits for another; those that cannot be enqueued are returned with the reason.
+    waits for another; those that cannot be enqueued are returned with the reason. Those of one link keep their order,
+    which is the same on both sides: hidden states, then router logits.
     """
 
     name: ClassVar[str]

@@ -24,9 +24,10 @@ from afd_connectors.settings import Settings
 from afd_connectors.shape import Shape
 from afd_connectors.stepped import Gathered, Member, SteppedFFNPort
 from afd_connectors.transports.enqueued.batch import Batch, Part
-from afd_connectors.transports.enqueued.carrier import Carrier
+from afd_connectors.transports.enqueued.carrier import Block, Carrier
 from afd_connectors.transports.enqueued.hearing import Hearing
 from afd_connectors.transports.enqueued.peer import Peer
+from afd_connectors.transports.enqueued.routers import Routers
 from afd_connectors.transports.enqueued.watch import Watch
 from afd_connectors.transports.paired.guests import Guests
 
@@ -43,12 +44,14 @@ class EnqueuedFFNPort(SteppedFFNPort):
         self, layout: Layout, shape: Shape, facts: Facts, settings: Settings, carrier: Carrier, gather_s: float
     ) -> None:
         self._layout, self._shape, self._gather_s = layout, shape, gather_s
+        self._limit_s = settings.timeout_s
         self._dtype: torch.dtype = getattr(torch, shape.dtype)
         rows = shape.tokens * len(layout.peers)
         self._rooms = [
             torch.empty((rows, shape.hidden), dtype=self._dtype, device=carrier.device.name)
             for _ in range(shape.stages)
         ]
+        self._routers = Routers(shape, rows, carrier.device.name)
         self._carrier = carrier
         self._epochs = itertools.count(1)
         self._event = Event(Phase.OPENED, time.monotonic())
@@ -99,10 +102,14 @@ class EnqueuedFFNPort(SteppedFFNPort):
         if not batch.rows:
             return None
         room = self._room(batch, stage)
-        batch.issue(self._carrier.recv, room.data_ptr(), self._shape.row_bytes, layer, stage, self._fail)
+        blocks = [Block(room.data_ptr(), self._shape.row_bytes)]
+        router = self._routers.room(stage, batch.rows, self._code(batch, layer)) if self._shape.router else None
+        if router is not None:
+            blocks.append(Block(router.data_ptr(), router.shape[1] * router.element_size()))
+        batch.issue(self._carrier.recv, blocks, layer, stage, self._fail)
         step = gathered.members[0].step
         self._event = Event(Phase.COMPUTED, time.monotonic(), step.seq, layer, stage)
-        return Work(step, layer, stage, room[: batch.rows], None, batch)
+        return Work(step, layer, stage, room[: batch.rows], router, batch)
 
     def send(self, work: Work, out: Tensor) -> None:
         """See FFNPort."""
@@ -114,8 +121,8 @@ class EnqueuedFFNPort(SteppedFFNPort):
             raise ValueError(
                 f"the answer must be {list(expected)} {self._shape.dtype}, found {list(out.shape)} {out.dtype}."
             )
-        address, width = out.contiguous().data_ptr(), self._shape.row_bytes
-        batch.issue(self._carrier.send, address, width, work.layer, work.stage, self._fail)
+        block = Block(out.contiguous().data_ptr(), self._shape.row_bytes)
+        batch.issue(self._carrier.send, (block,), work.layer, work.stage, self._fail)
         self._event = Event(Phase.ANSWERED, time.monotonic(), work.step.seq, work.layer, work.stage)
 
     def epochs(self) -> Mapping[int, int]:
@@ -186,6 +193,18 @@ class EnqueuedFFNPort(SteppedFFNPort):
                     rows += share
             known[stage] = Batch(tuple(parts), rows)
         return known[stage]
+
+    def _code(self, batch: Batch, layer: int) -> int:
+        """The dtype code of a layer's logits, waited for where a peer has just joined; who disagrees is dropped."""
+        with self._using:
+            codes = {peer: self._hearing.logits(peer, layer, self._limit_s) for _, peer in batch.alive()}
+        agreed = next((code for code in codes.values() if code is not None), 0)
+        for peer, code in codes.items():
+            if code is None:
+                self._fail(peer, f"it did not tell of the logits of layer {layer} within {self._limit_s:g} s")
+            elif code != agreed:
+                self._fail(peer, f"its logits of layer {layer} are of another dtype than those of other ranks")
+        return agreed
 
     def _room(self, batch: Batch, stage: int) -> Tensor:
         """Where a batch is received: where it arrives by itself, if there is such a place."""

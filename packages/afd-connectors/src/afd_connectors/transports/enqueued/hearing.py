@@ -42,6 +42,18 @@ class Hearing(Wakeable):
             if peer.channel.lost is not None:
                 self.guests.drop(peer, peer.channel.lost)
 
+    def logits(self, peer: Peer, layer: int, limit_s: float) -> int | None:
+        """The dtype code of a layer's router logits, as soon as `peer` has told it; None when it does not in time."""
+        until = time.monotonic() + limit_s
+        while layer not in peer.logits and not peer.dropped and not self.guests.closed:
+            self.hear()
+            left = until - time.monotonic()
+            if left <= 0.0:
+                return None
+            if layer not in peer.logits:
+                self.wait(left)
+        return peer.logits.get(layer)
+
     def wait(self, wait_s: float) -> None:
         """Until a peer says something, or another thread wakes this one."""
         now = time.monotonic()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
+from collections.abc import Mapping
 
 from afd_connectors.channel import Channel
+from afd_connectors.control import Logits
 from afd_connectors.dial import Dialled
 from afd_connectors.errors import ConnectorError
 from afd_connectors.event import Event
@@ -15,13 +17,17 @@ from afd_connectors.transports.enqueued.carrier import Link
 
 
 class Line:
-    """One connected FFN rank; ``lost`` says why it is not connected any more."""
+    """One connected FFN rank; ``lost`` says why it is not connected any more.
 
-    def __init__(self, peer: int, dialled: Dialled, link: Link) -> None:
+    logits: by layer, the dtype code of its router logits, as far as they are known by now.
+    """
+
+    def __init__(self, peer: int, dialled: Dialled, link: Link, logits: Mapping[int, int]) -> None:
         self.peer, self.link = peer, link
         self.channel = Channel(dialled.control)
         self.channel.seen = time.monotonic()
         self._data = dialled.data
+        self._logits, self._told = logits, 0
         self._ended = False
 
     @property
@@ -39,8 +45,21 @@ class Line:
 
     def announce(self, step: Step) -> None:
         """Sends a step; a failure loses the line and is raised as PeerLost."""
+        self.tell()
         try:
             self.channel.announce(step)
+        except ConnectorError as error:
+            self.lose(error.message)
+            raise
+
+    def tell(self) -> None:
+        """Tells of every layer's logits what was not told yet; a failure as of `announce`."""
+        if self._told == len(self._logits):
+            return
+        try:
+            for layer, code in tuple(self._logits.items())[self._told :]:
+                self.channel.tell(Logits(layer, code))
+                self._told += 1
         except ConnectorError as error:
             self.lose(error.message)
             raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from afd_connectors.deadline import Deadline
@@ -21,13 +21,16 @@ ENDED_S = 5.0
 
 
 class Lines(lines.Lines[Line]):
-    """See lines.Lines."""
+    """See lines.Lines. logits: see Line."""
 
-    def __init__(self, identity: Identity, settings: Settings, carrier: Carrier) -> None:
+    def __init__(
+        self, identity: Identity, settings: Settings, carrier: Carrier, logits: Mapping[int, int] | None = None
+    ) -> None:
+        known = {} if logits is None else logits
         super().__init__(
             identity,
             settings,
-            lambda peer, dialled, limit: Line(peer, dialled, carrier.accept(dialled.data, peer, limit)),
+            lambda peer, dialled, limit: Line(peer, dialled, carrier.accept(dialled.data, peer, limit), known),
         )
         self._awaited: dict[object, float] = {}  # by wait, because several threads may wait at once
 

@@ -22,8 +22,8 @@ class NcclCarrier:
     name: ClassVar[str] = "nccl-p2p"
     lasting: ClassVar[bool] = False
 
-    def __init__(self, issuing: Issuing, row_bytes: int) -> None:
-        self._issuing, self._row_bytes = issuing, row_bytes
+    def __init__(self, issuing: Issuing) -> None:
+        self._issuing = issuing
 
     @property
     def device(self) -> Device:
@@ -70,6 +70,6 @@ class NcclCarrier:
     ) -> None:  # fmt: skip
         assert isinstance(transfer.link, Link)
         try:
-            call(transfer.link, transfer.address, transfer.rows * self._row_bytes, stream)
+            call(transfer.link, transfer.address, transfer.rows * transfer.width, stream)
         except ConnectorError as error:
             failures.append((transfer, error.message))

@@ -26,7 +26,7 @@ class NcclP2p(Connector):
     """
 
     name: ClassVar[str] = "nccl-p2p"
-    features: ClassVar[frozenset[str]] = frozenset({"graph", "variable_tokens"})
+    features: ClassVar[frozenset[str]] = frozenset({"graph", "router", "variable_tokens"})
     devices: ClassVar[frozenset[str]] = frozenset({"cuda"})
     reach: ClassVar[Reach] = "network"
 
@@ -39,7 +39,7 @@ class NcclP2p(Connector):
         """See Connector; what NCCL itself keeps is not counted."""
         if self.layout.role == "attention":
             return 0
-        return self.shape.stages * len(self.layout.peers) * self.shape.hidden_bytes
+        return self.shape.stages * len(self.layout.peers) * self.shape.exchange_bytes
 
     def make_attention_port(self) -> AttentionPort:
         """See Connector."""
@@ -56,7 +56,7 @@ class NcclP2p(Connector):
 
     def carrier(self) -> NcclCarrier:
         """One per port."""
-        return NcclCarrier(Issuing(*self.means()), self.shape.row_bytes)
+        return NcclCarrier(Issuing(*self.means()))
 
     def means(self) -> tuple[Library, Device]:
         """What moves the rows, and where they lie."""

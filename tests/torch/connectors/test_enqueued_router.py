@@ -1,0 +1,142 @@
+"""Router logits over device transports, on CPU tensors: each layer's dtype is told once, and before rows come."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from afd_connectors.control import Kind, Logits, encode
+from afd_connectors.errors import FrameError
+from afd_connectors.shape import Shape
+from afd_connectors.step import Mode, Step
+from afd_connectors.stepped import DeviceAttentionPort, SteppedFFNPort
+from afd_connectors.testing.group import Group, answer_of, within
+from tests.support.fake_nccl import FakeNccl, FakeP2p
+from tests.support.stepped import LAYERS, next_step, serve, stepped
+
+EXPERTS = 4
+DTYPES: tuple[torch.dtype | None, ...] = (None, torch.float32, torch.bfloat16)  # of the logits, by layer
+
+
+@pytest.fixture
+def deploy(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Group]:
+    monkeypatch.setattr(FakeP2p, "library", FakeNccl())
+
+    def make(attention: int = 1, ffn: int = 1, router: int = EXPERTS) -> Group:
+        shape = Shape(16, 8, "bfloat16", LAYERS, 2, router=router)
+        return Group(FakeP2p, shape, attention=attention, ffn=ffn, extra={"gather_ms": 1000})
+
+    return make
+
+
+def forward(group: Group, port: DeviceAttentionPort, step: Step) -> None:
+    """One step of all layers and stages, each answer compared."""
+    port.begin(step)
+    for layer, dtype in enumerate(DTYPES):
+        for stage, rows in enumerate(step.tokens):
+            hidden, out = group.rows(rows), group.rows(rows)
+            router = None if dtype is None else torch.randint(0, 4, (rows, EXPERTS)).to(dtype)
+            port.send(step, layer, hidden, router, stage=stage)
+            port.recv(step, layer, out, stage=stage)
+            assert torch.equal(out, answer_of(hidden, layer, stage, router))
+
+
+@pytest.mark.parametrize("tokens", [(5,), (4, 3)])
+def test_logits_of_each_layer_come_with_its_rows(deploy, tokens: tuple[int, ...]) -> None:
+    with deploy() as group:
+        group.start_ffn()
+        port = group.open_attention()
+        for seq in (1, 2):
+            forward(group, port, Step(seq, Mode.EAGER, tokens))
+
+
+def test_rows_and_logits_are_split_alike_over_several_ffn_ranks(deploy) -> None:
+    with deploy(ffn=3) as group:
+        group.start_ffn()
+        forward(group, group.open_attention(), Step(1, Mode.EAGER, (7,)))
+
+
+def test_logits_of_several_peers_are_one_batch(deploy) -> None:
+    with deploy(attention=2) as group:
+        ffn = stepped(group)
+        ports = [group.open_attention(rank) for rank in (0, 1)]
+        sizes: list[int] = []
+
+        def drive() -> None:
+            served = 0
+            while served < 2:
+                gathered = next_step(ffn)
+                sizes.append(serve(ffn, gathered))
+                served += len(gathered.members)
+
+        threads = [
+            threading.Thread(target=forward, args=(group, port, Step(1, Mode.EAGER, (rows,))))
+            for port, rows in zip(ports, (3, 4), strict=True)
+        ]
+        serving = threading.Thread(target=drive)
+        for thread in (*threads, serving):
+            thread.start()
+        for thread in (*threads, serving):
+            thread.join(10)
+        assert sum(sizes) == 7 * LAYERS
+        ffn.close()
+
+
+def test_a_new_connection_is_told_before_its_first_step(deploy) -> None:
+    """A graph that attention captured earlier tells nothing when it runs."""
+    with deploy() as group:
+        group.start_ffn()
+        port = group.open_attention()
+        forward(group, port, Step(1, Mode.EAGER, (3,)))
+        group.stop_ffn()
+        assert within(5, port.lost)
+        ffn = stepped(group)
+        port.rejoin()
+        port.begin(Step(2, Mode.REPLAY, (3,)))
+        gathered = next_step(ffn)
+        assert isinstance(ffn, SteppedFFNPort)
+        assert [ffn._code(ffn._plan(gathered, 0), layer) for layer in range(LAYERS)] == [0, 1, 3]  # type: ignore[attr-defined]
+        ffn.close()
+
+
+def test_a_layer_keeps_its_dtype(deploy) -> None:
+    with deploy() as group:
+        group.start_ffn()
+        port = group.open_attention()
+        forward(group, port, Step(1, Mode.EAGER, (3,)))
+        step = Step(2, Mode.EAGER, (3,))
+        port.begin(step)
+        with pytest.raises(ValueError, match="layer 0 came with no router logits before, found logits in float32"):
+            port.send(step, 0, group.rows(3), torch.zeros(3, EXPERTS))
+
+
+def test_an_attention_rank_that_tells_nothing_is_dropped_in_time(deploy) -> None:
+    with deploy() as group:
+        ffn = stepped(group)
+        port = group.open_attention()
+        port.begin(Step(1, Mode.EAGER, (3,)))
+        gathered = next_step(ffn)
+        ffn.take(gathered, 0, 0)
+        assert within(5, port.lost)
+        assert not ffn.epochs()
+        ffn.close()
+
+
+def test_logits_that_nobody_asked_for_break_the_protocol(deploy) -> None:
+    with deploy(router=0) as group:
+        ffn = stepped(group)
+        port = group.open_attention()
+        port._lines[0].channel.tell(Logits(0, 1))
+        assert ffn.next_step(wait_s=0.2) is None
+        assert within(5, port.lost)
+        ffn.close()
+
+
+def test_a_frame_of_another_length_is_refused() -> None:
+    assert Logits.decode(Logits(3, 2).encode()) == (3, 2)
+    with pytest.raises(FrameError, match="has 5 bytes, found 4"):
+        Logits.decode(b"1234")
+    assert len(encode(Kind.LOGITS, Logits(3, 2).encode())) == 13
