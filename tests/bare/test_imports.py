@@ -19,6 +19,7 @@ HEAVY = (
     "afd_connectors.testing*",
     "afd_connectors.transports.*_*",
     "afd_connectors.transports.enqueued.ffn",
+    "afd_connectors.transports.enqueued.routers",
     "afd_connectors.transports.paired.attention",
     "afd_connectors.transports.paired.b*",
     "afd_connectors.transports.paired.ffn",
