@@ -36,6 +36,7 @@ class Wanted:
     count: int
     tokens: int
     kill: bool
+    dtype: str
 
 
 class Trial:
@@ -51,7 +52,7 @@ class Trial:
 
     def arguments(self, graphs: bool) -> Sequence[str]:
         """Of every server."""
-        found = ["--dtype", "bfloat16", "--max-model-len", "1024", "--max-num-batched-tokens", "2048"]
+        found = ["--dtype", self.wanted.dtype, "--max-model-len", "1024", "--max-num-batched-tokens", "2048"]
         found += ["--max-num-seqs", str(ROWS), "--served-model-name", NAME, "--no-enable-prefix-caching"]
         found += ["--disable-uvicorn-access-log", "--kv-cache-memory-bytes", str(1 << 30 if self.cuda else 64 << 20)]
         if self.cuda:
