@@ -46,7 +46,11 @@ class Trial:
         self.folder, self.wanted, self.cuda = folder, wanted, wanted.device == "cuda"
         folder.mkdir(parents=True, exist_ok=True)
         toy = folder / "toy"
-        self.model = setups.toy(toy, "cuda") if self.cuda else toy_checkpoint.make(wanted.family, toy)
+        self.exact = self.cuda and wanted.dtype == "float32"
+        if self.exact:
+            self.model = setups.spread(toy)
+        else:
+            self.model = setups.toy(toy, "cuda") if self.cuda else toy_checkpoint.make(wanted.family, toy)
         self.prompts = prompts(wanted.count)
         self._native: dict[int, list[list[int]]] = {}
 
@@ -57,6 +61,8 @@ class Trial:
         found += ["--disable-uvicorn-access-log", "--kv-cache-memory-bytes", str(1 << 30 if self.cuda else 64 << 20)]
         if self.cuda:
             found += ["--gpu-memory-utilization", "0.1"]  # the cache's size is given
+        if self.exact:
+            found += ["--attention-backend", "TRITON_ATTN"]  # others take no float32
         if graphs and self.cuda:
             sizes = [size for size in SIZES if size <= ROWS]
             chosen = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": sizes}
