@@ -1,7 +1,7 @@
 """Topologies of real vLLM servers: their tokens beside native vLLM's, and what the loss of an FFN server does.
 
     python -m tools.bench_topologies [--device cpu|cuda] [--parts 2A2F 3A1F ...] [--family qwen3-moe]
-        [--connector NAME] [--prompts 8] [--tokens 48] [--no-kill] [--json FILE]
+        [--dtype float32] [--connector NAME] [--prompts 8] [--tokens 48] [--no-kill] [--json FILE]
 
 A part is a deployment as `afd plan` names it, each attention replica a server of its own. On CUDA :dbo and :eager may
 follow, and a part that needs more devices than there are says so (AFD_GPU_DEVICES=0,1,0,1 has four places on two
@@ -12,6 +12,8 @@ together: of all servers asked at once, where rows of several ranks are one batc
 with it, and of the others; the longest pause of either; and when the next token came after the new server listened.
 
 Exit code 1 unless, on a CPU, every token is native's; on CUDA those of "alone", as larger batches take other kernels.
+Where a part's roles have different numbers of processes, sums are added in another order than in native vLLM, which
+only float32 does not show in the tokens.
 """
 
 from __future__ import annotations
@@ -77,12 +79,13 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--no-kill", dest="kill", action="store_false")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--json", type=Path)
     setups.connector_option(parser)
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, _ended)
     os.environ.setdefault(setups.CONNECTOR, "auto")
-    wanted = Wanted(given.device, given.family, given.prompts, given.tokens, given.kill)
+    wanted = Wanted(given.device, given.family, given.prompts, given.tokens, given.kill, given.dtype)
     try:
         right = run(Trial(setups.logs("topologies"), wanted), given.parts, given.json)
     except Failed as error:

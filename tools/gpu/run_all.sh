@@ -74,7 +74,7 @@ main() {
         families) part families 420 tools.gpu.families ;;
         topologies) part topologies 400 tools.gpu.topologies ;;
         dbolong) part dbolong 240 tools.gpu.dbo --steps --rows 512 --rounds 1 --prompt 512 ;;
-        fourkill) part fourkill 590 tools.bench_topologies --device cuda --parts 2A2F 3A1F 1A3F 1A1F-tp2-ep2 2A2F:dbo ;;
+        fourkill) part fourkill 590 tools.bench_topologies --device cuda --dtype float32 --parts 2A2F 3A1F 1A3F 1A1F-tp2-ep2 2A2F:dbo ;;
         four-v2*) part "$name" 590 tools.gpu.bench_serve_gpu --shape "${name#four-}" --limit 570 "${times[@]}" ;;
         four-*) part "$name" 590 tools.gpu.bench_serve_gpu --shape "${name#four-}" --limit 570 ;;
         room2) part room2 420 tools.gpu.bench_serve_gpu --shape qwen-room2 --limit 400 ;;

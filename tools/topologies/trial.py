@@ -36,6 +36,7 @@ class Wanted:
     count: int
     tokens: int
     kill: bool
+    dtype: str
 
 
 class Trial:
@@ -45,17 +46,23 @@ class Trial:
         self.folder, self.wanted, self.cuda = folder, wanted, wanted.device == "cuda"
         folder.mkdir(parents=True, exist_ok=True)
         toy = folder / "toy"
-        self.model = setups.toy(toy, "cuda") if self.cuda else toy_checkpoint.make(wanted.family, toy)
+        self.exact = self.cuda and wanted.dtype == "float32"
+        if self.exact:
+            self.model = setups.spread(toy)
+        else:
+            self.model = setups.toy(toy, "cuda") if self.cuda else toy_checkpoint.make(wanted.family, toy)
         self.prompts = prompts(wanted.count)
         self._native: dict[int, list[list[int]]] = {}
 
     def arguments(self, graphs: bool) -> Sequence[str]:
         """Of every server."""
-        found = ["--dtype", "bfloat16", "--max-model-len", "1024", "--max-num-batched-tokens", "2048"]
+        found = ["--dtype", self.wanted.dtype, "--max-model-len", "1024", "--max-num-batched-tokens", "2048"]
         found += ["--max-num-seqs", str(ROWS), "--served-model-name", NAME, "--no-enable-prefix-caching"]
         found += ["--disable-uvicorn-access-log", "--kv-cache-memory-bytes", str(1 << 30 if self.cuda else 64 << 20)]
         if self.cuda:
             found += ["--gpu-memory-utilization", "0.1"]  # the cache's size is given
+        if self.exact:
+            found += ["--attention-backend", "TRITON_ATTN"]  # others take no float32
         if graphs and self.cuda:
             sizes = [size for size in SIZES if size <= ROWS]
             chosen = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": sizes}
