@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import socket
 import tempfile
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from multiprocessing.shared_memory import SharedMemory
 
 import torch
 import torch.distributed as dist
@@ -55,9 +55,10 @@ def unix(side: int, folder: str) -> tuple[Pass, Pass]:
 
 def bare(side: int, folder: str) -> tuple[Pass, Pass]:
     """(send, receive) of two copies and a counter in shared memory: the least that this host's processors need now."""
-    name = os.path.basename(folder)
-    memory = SharedMemory(name, create=True, size=2 * (4096 + ROOM)) if side == 0 else _found(name)
-    places = [memory.buf[at : at + 4096 + ROOM] for at in (0, 4096 + ROOM)]
+    with open(f"{folder}/memory", "a+b") as file:
+        file.truncate(2 * (4096 + ROOM))
+        memory = memoryview(mmap.mmap(file.fileno(), 2 * (4096 + ROOM)))
+    places = [memory[at : at + 4096 + ROOM] for at in (0, 4096 + ROOM)]
     (ours, out), (theirs, back) = ((p[:4096].cast("Q"), p[4096:]) for p in (places[side], places[1 - side]))
     count = 0
 
@@ -72,21 +73,8 @@ def bare(side: int, folder: str) -> tuple[Pass, Pass]:
         while theirs[0] != count:
             os.sched_yield()
         view[:] = back[: len(view)]
-        if side == 0 and count == 1:
-            memory.unlink()  # both have it
 
     return send, receive
-
-
-def _found(name: str) -> SharedMemory:
-    end = time.monotonic() + WAIT_S
-    while True:
-        try:
-            return SharedMemory(name)
-        except (FileNotFoundError, ValueError):  # not made yet, or still empty
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.01)
 
 
 BASELINES = {"gloo": gloo, "unix": unix, "bare": bare}
