@@ -149,7 +149,7 @@ def test_bad_data_frames(group: Group, name: str, caplog: pytest.LogCaptureFixtu
 BAD_CONTROL = {
     "garbage": (b"\xde\xad" * 64, "a control frame starts with"),
     "too long": (b"AFDC\x01\x01\xff\xff", "at most 256 bytes, found 65535"),
-    "unknown kind": (b"AFDC\x01\x09\x00\x00", "of kind 1 to 3, found 9"),
+    "unknown kind": (b"AFDC\x01\x09\x00\x00", "of kind 1 to 4, found 9"),
     "no step": (control.encode(Kind.STEP, b"x"), "a step frame has"),
     "too many rows": (
         control.encode(Kind.STEP, Step(1, Mode.EAGER, (17,)).encode()),
