@@ -15,7 +15,7 @@ class Feature:
     """One feature of vLLM as users know it.
 
     shown: what tests/vllm/workers/test_features.py compares on CPU, by name; none where the feature is refused.
-    cpu: what the table says of CPU where that is not what the other fields say.
+    cpu, cuda: what the table says of a device where that is not what the other fields say.
     refused: on either role and every device. on_cuda: refused there only, as nobody compared it there.
     calls: methods of a worker that are refused when they are called. methods: the speculation that is not refused.
     note: why, or what to know.
@@ -24,6 +24,7 @@ class Feature:
     name: str
     shown: tuple[str, ...] = ()
     cpu: str = ""
+    cuda: str = ""
     refused: tuple[Option, ...] = ()
     on_cuda: tuple[Option, ...] = ()
     calls: tuple[str, ...] = ()
@@ -51,7 +52,12 @@ FEATURES: tuple[Feature, ...] = (
     Feature("structured output", shown=("json", "regex", "choice", "grammar")),
     Feature("beam search", shown=("beam",)),
     Feature("request priority", shown=("priority",)),
-    Feature("async scheduling", cpu=NOT_COMPARED, note="vLLM itself switches it off on CPU."),
+    Feature(
+        "async scheduling",
+        cpu="switched off by vLLM",
+        cuda="equal to native",
+        note="On CUDA it is vLLM's default and on in all that `tools.gpu.parity` and `tools.gpu.kill_ffn` compare.",
+    ),
     Feature("embeddings (`--runner pooling`)", shown=("embeddings",)),
     Feature(
         "n-gram speculation",
@@ -118,7 +124,8 @@ def markdown() -> str:
     rows = [("feature", "CPU", "CUDA", "note"), ("---",) * 4]
     for feature in FEATURES:
         if feature.shown or feature.cpu:
-            cpu, cuda = feature.cpu or "equal to native", "refused" if feature.on_cuda else NOT_COMPARED
+            cpu = feature.cpu or "equal to native"
+            cuda = feature.cuda or ("refused" if feature.on_cuda else NOT_COMPARED)
         else:
             cpu = cuda = "refused"
         rows.append((feature.name, cpu, cuda, feature.note))
