@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tools.toy_checkpoint.parts import Config, Toy
 
 LAYERS = 4
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "models.md"
 HEAD = """\
 # Model families
 
@@ -51,7 +52,7 @@ UNLIKE = {"ernie4.5-moe": "native leaves the routing bias out on a CPU"}
 
 
 def markdown() -> str:
-    """docs/models.md."""
+    """PAGE."""
     from afd_models.families import find, load, refused
     from afd_models.memory import sizes
     from tools.toy_checkpoint import FAMILIES
@@ -91,12 +92,14 @@ def _lengths() -> str:
 
 
 def _others() -> str:
-    """What else with experts the installed vLLM has."""
+    """What else with experts vLLM has; as the page has it already where there is no vLLM to be asked."""
     from afd_compat.snapshot import Snapshot
     from afd_compat.source import Tree
     from afd_models.survey import survey
 
     snapshot = Snapshot(Tree())
+    if snapshot.version is None:
+        return "".join(PAGE.read_text().partition("\n## Others that vLLM ")[1:])
     rows = [row for row in survey(snapshot) if row.state in ("proposed", "not proposed")]
     proposed = ", ".join(f"`{row.arch}`" for row in rows if row.state == "proposed")
     return (

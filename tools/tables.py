@@ -135,7 +135,7 @@ def current() -> Iterator[tuple[Path, str]]:
     yield readme, text
     yield ROOT / "docs" / "patches.md", patches()
     yield ROOT / "docs" / "features.md", features()
-    yield ROOT / "docs" / "models.md", family_table.markdown()
+    yield family_table.PAGE, family_table.markdown()
 
 
 def main() -> int:

@@ -16,9 +16,15 @@ from afd_models.propose import propose, text
 from afd_models.prove import prove
 from afd_models.spec import MoE
 from afd_workers import cli
+from tools import family_table
 
 SNAPSHOT = Snapshot(Tree())
 ARCHS = load()
+
+
+def test_the_page_of_models_has_what_this_vllm_has() -> None:
+    """tests/torch compares the rest of it, without a vLLM to be asked."""
+    assert family_table.PAGE.read_text() == family_table.markdown()
 
 
 @pytest.mark.parametrize("arch", ARCHS)
