@@ -23,6 +23,7 @@ MAX_RANKS = 64  # of one host; more is a slip of the finger
 REFUSED: Mapping[str, str] = {
     "--model": "name the model once, as the first argument",
     "--uds": "use --host and --port",
+    "--ud": "use --host and --port",  # vLLM takes it for the same
     "--config": "write the options of that file on the command line",  # vLLM would read ones that AFD sets or checks
     "--": "leave it out, what follows would be no options",
 }
@@ -73,9 +74,16 @@ def make_request(options: argparse.Namespace, rest: Sequence[str]) -> Request:
 def _devices(options: argparse.Namespace) -> dict[str, tuple[str, ...]]:
     """What --attention-devices and --ffn-devices name; other commands do not have them."""
     given = {role: getattr(options, f"{role}_devices", None) for role in ("attention", "ffn")}
-    if any(given.values()) and on_cpu():
+    named = {role: tuple(each.strip() for each in text.split(",")) for role, text in given.items() if text is not None}
+    if named and on_cpu():
         raise ValueError("Expected no devices where vLLM is a CPU build, found some: leave --*-devices out.")
-    return {role: tuple(each.strip() for each in text.split(",")) for role, text in given.items() if text}
+    for role, chosen in named.items():
+        if any(not each or each.startswith("-") for each in chosen):  # CUDA takes these for "no device"
+            raise ValueError(
+                f"Expected devices such as 0,1 after --{role}-devices, found {given[role]!r}: name them, or leave the "
+                "option out."
+            )
+    return named
 
 
 def duration(text: str) -> float:
