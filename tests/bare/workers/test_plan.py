@@ -227,14 +227,14 @@ def test_bad_requests_get_one_sentence(
     assert str(caught.value).count("\n") == 0
 
 
-@pytest.mark.parametrize("named", ["", " ", ",", "0,", "-1", "0,-1"])
+@pytest.mark.parametrize("named", ["", " ", ",", "0,", "-1", "0,-1", "abc", "0;1", "0 1", "00", "GPU-"])
 @pytest.mark.parametrize("role", ["attention", "ffn"])
 def test_devices_that_are_none_are_refused(
     role: str, named: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("afd_workers.commands.request.on_cpu", lambda: False)
     assert main(["serve", "m", "--port", str(free_ports(1)[0]), f"--{role}-devices={named}"]) == 2
-    assert f"Expected devices such as 0,1 after --{role}-devices, found {named!r}: " in capsys.readouterr().err
+    assert f"or GPU-1a2b after --{role}-devices, found {named!r}: name them, or leave" in capsys.readouterr().err
     monkeypatch.setattr("afd_workers.commands.request.on_cpu", lambda: True)
     assert main(["serve", "m", "--port", str(free_ports(1)[0]), f"--{role}-devices={named}"]) == 2
     assert "Expected no devices where vLLM is a CPU build, found some" in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -108,6 +109,8 @@ def make(
 
     chosen = DEVICES[device]
     if memory_gib is not None:
+        if not 0 < memory_gib < math.inf:
+            raise ValueError(f"Expected memory of a device above 0 GiB, found {memory_gib:g}: correct it.")
         chosen = replace(chosen, memory=memory_gib * _GIB)
     estimate = Estimated(model, chosen)
     return Planner(model, estimate if times is None else Measured(read(times), estimate), chosen, limits)

@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
@@ -30,6 +31,7 @@ REFUSED: Mapping[str, str] = {
 _DATA_PARALLEL = ("--data-parallel", "-dp")
 _SHOWN = 60  # characters of a name that cannot be one
 _ADDITIONAL = "--additional-config"
+_DEVICE = re.compile(r"0|[1-9][0-9]{0,3}|(GPU|MIG)-[0-9A-Za-z/-]+")  # as CUDA_VISIBLE_DEVICES has them
 _SET_BY_TOPOLOGY = ("role", "afd_role", "rank", "num_attention_ranks", "num_ffn_ranks")
 
 
@@ -78,10 +80,10 @@ def _devices(options: argparse.Namespace) -> dict[str, tuple[str, ...]]:
     if named and on_cpu():
         raise ValueError("Expected no devices where vLLM is a CPU build, found some: leave --*-devices out.")
     for role, chosen in named.items():
-        if any(not each or each.startswith("-") for each in chosen):  # CUDA takes these for "no device"
+        if not all(_DEVICE.fullmatch(each) for each in chosen):  # CUDA takes any other for "no device"
             raise ValueError(
-                f"Expected devices such as 0,1 after --{role}-devices, found {given[role]!r}: name them, or leave the "
-                "option out."
+                f"Expected devices such as 0,1 or GPU-1a2b after --{role}-devices, found {given[role]!r}: name them, "
+                "or leave the option out."
             )
     return named
 
