@@ -12,8 +12,8 @@ together: of all servers asked at once, where rows of several ranks are one batc
 with it, and of the others; the longest pause of either; and when the next token came after the new server listened.
 
 Exit code 1 unless, on a CPU, every token is native's; on CUDA those of "alone", as larger batches take other kernels.
-Where a part's roles have different numbers of processes, sums are added in another order than in native vLLM, which
-only float32 does not show in the tokens.
+Where a part's roles have different numbers of processes, sums may be added in another order than in native vLLM:
+compare in float32 before a difference is put down to that.
 """
 
 from __future__ import annotations

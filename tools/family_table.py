@@ -36,9 +36,11 @@ transformers in float32 as transformers in bfloat16 is, within a factor of 1.5.
 """
 #: What further tests ran with a toy, beside the shared ones.
 TESTED: dict[str, str] = {
-    "deepseek-v1": "`trust_remote_code`: transformers has no name for its configuration",
+    "deepseek-v1": "`trust_remote_code`: transformers has no name for its configuration; eagerly on GPU, tokens equal",
     "deepseek-v2": "long prompts, servers, placements, graphs and dual-batch overlap on GPU",
     "deepseek-v3": "multi-token prediction, placements, expert parallel loading",
+    "glm4-moe": "eagerly on GPU, tokens equal",
+    "gpt-oss": "with MXFP4 experts, eagerly on GPU, tokens equal",
     "minimax-m2": "eagerly on GPU, tokens equal",
     "qwen3-moe": "[features](features.md), chunked prefill, servers, several ranks, placements, "
     "expert parallel loading",

@@ -35,7 +35,8 @@ measured figures and how they were made are in [gpu.md](gpu.md). H200, vLLM 0.30
 
 The arithmetic, per step of a rank's r requests, with t_a attention's time for them, T the FFN's, L exchanges a step:
 
-* native: t_a(r) + T(r), and the prompts that arrive meanwhile. DPn+EP: t_a(r) + T(n r) of n devices that share the
+* everywhere, beside what follows, the prompts that arrive meanwhile.
+* native: t_a(r) + T(r). DPn+EP: t_a(r) + T(n r) of n devices that share the
   experts + 2 L collectives, each taken as one hop of the other ranks' rows.
 * xAyF without overlap: t_a(r) + T(rows of all its attention ranks) + 2 L hops.
 * with two stages in flight: the longest of 2 t_a(r/2), 2 T(half of the rows) and one stage's way through both with its

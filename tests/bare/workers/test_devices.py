@@ -43,6 +43,14 @@ def test_as_many_devices_are_named_as_a_role_has_processes(host: Path) -> None:
         deal(1, [2], {}, {"ffn": ("1", "1")}, host)
 
 
+def test_devices_that_the_host_does_not_have_are_refused(host: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    for env in ({}, {VISIBLE: "0,1"}):
+        with pytest.raises(ValueError, match=r"^Expected devices from 0 to 2 of .* after --ffn-devices, found 3: "):
+            deal(1, [1], env, {"ffn": ("3",)}, host)
+    assert deal(1, [1], {}, {"ffn": ("GPU-1a",)}, host) == ("0", "GPU-1a")
+    assert deal(1, [1], {}, {"attention": ("6",), "ffn": ("7",)}, tmp_path_factory.mktemp("dev")) == ("6", "7")
+
+
 @pytest.mark.parametrize(
     ("env", "found"),
     [({}, "found 3 on this host"), ({VISIBLE: "1"}, f"found 1 in {VISIBLE}=1"), ({VISIBLE: ""}, "found 0")],

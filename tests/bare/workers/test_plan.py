@@ -171,6 +171,7 @@ def options(**changes: object) -> argparse.Namespace:
         ({"port": 70000}, (), r"Expected --port from 1 to 65535, found 70000"),
         ({"port": 8000, "host": "999.1.1.1"}, (), r"found 999\.1\.1\.1:8000 taken or not an address of this host"),
         ({}, ("--model", "other"), r"hand on, found --model: name the model once"),
+        ({}, ("--ud", "/tmp/x"), r"hand on, found --ud: use --host and --port"),
         ({}, ("--uds=/tmp/x",), r"hand on, found --uds=/tmp/x: use --host and --port"),
         ({}, ("--config", "/tmp/x.yaml"), r"found --config: write the options of that file on the command line"),
         ({"model": "~nouser/x"}, (), r"or a checkpoint folder, found '~nouser/x' \(.*home directory\): correct it"),
@@ -224,6 +225,19 @@ def test_bad_requests_get_one_sentence(
     with pytest.raises(ValueError, match=sentence) as caught:
         make_request(options(**changes), rest)
     assert str(caught.value).count("\n") == 0
+
+
+@pytest.mark.parametrize("named", ["", " ", ",", "0,", "-1", "0,-1", "abc", "0;1", "0 1", "00", "GPU-"])
+@pytest.mark.parametrize("role", ["attention", "ffn"])
+def test_devices_that_are_none_are_refused(
+    role: str, named: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("afd_workers.commands.request.on_cpu", lambda: False)
+    assert main(["serve", "m", "--port", str(free_ports(1)[0]), f"--{role}-devices={named}"]) == 2
+    assert f"or GPU-1a2b after --{role}-devices, found {named!r}: name them, or leave" in capsys.readouterr().err
+    monkeypatch.setattr("afd_workers.commands.request.on_cpu", lambda: True)
+    assert main(["serve", "m", "--port", str(free_ports(1)[0]), f"--{role}-devices={named}"]) == 2
+    assert "Expected no devices where vLLM is a CPU build, found some" in capsys.readouterr().err
 
 
 def test_a_model_that_is_not_carried_is_refused_before_anything_starts(

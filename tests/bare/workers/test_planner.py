@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -299,8 +300,11 @@ def test_a_benchmarks_rows_are_read(tmp_path: Path) -> None:
         ("", "Expected the JSON of a benchmark of steps"),
         ("[]", "Expected a list of measured rows"),
         ('[{"rows": 1}]', "Expected ffn in every row"),
-        ('[{"rows": 1, "ffn": -1}]', "Expected a number of at least 0 as ffn"),
-        ('[{"rows": 1, "ffn": NaN}]', "Expected a number of at least 0 as ffn"),
+        ('[{"rows": 1, "ffn": -1}]', "Expected a number from 0 to 1e\\+09 as ffn"),
+        ('[{"rows": 1, "ffn": NaN}]', "Expected a number from 0 to 1e\\+09 as ffn"),
+        ('[{"rows": 1, "ffn": 1e308}]', "Expected a number from 0 to 1e\\+09 as ffn"),
+        ('[{"rows": 1, "ffn": 1' + "0" * 400 + "}]", "as ffn .*, found 1000.*000: measure it again"),
+        ("[" * 100_000, "Expected the JSON of a benchmark of steps"),
     ],
 )
 def test_a_file_without_times_is_refused(written: str, sentence: str, tmp_path: Path) -> None:
@@ -308,6 +312,12 @@ def test_a_file_without_times_is_refused(written: str, sentence: str, tmp_path: 
     file.write_text(written)
     with pytest.raises(ValueError, match=sentence):
         read(file)
+
+
+def test_what_may_never_end_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="not a regular file"):
+        read(tmp_path / "pipe")
 
 
 @pytest.mark.parametrize("name", ["native0", "4native", "dp4", "3A", "3A1F-ep2-tp2", "3A1F-tp0", ""])
@@ -341,10 +351,22 @@ class TestCommand:
         ("more", "sentence"),
         [
             (["--device", "abacus"], "Expected a device of h200"),
-            (["--concurrency", "0"], "Expected concurrency of at least 1"),
+            (["--concurrency", "0"], "Expected concurrency from 1 to"),
             (["--deploy", "none"], "Expected a deployment such as"),
             (["--times", "/nowhere"], "Expected the JSON of a benchmark of steps"),
             (["--memory-gib", "0"], "Expected memory of a device above 0"),
+            (["--memory-gib", "inf"], "Expected memory of a device above 0"),
+            (["--prompt", "9" * 400], "Expected prompt from 0 to 1000000000, found 9999"),
+            (["--output", "9" * 400], "Expected output from 1 to 1000000000, found 9999"),
+            (["--concurrency", "9" * 400], "Expected concurrency from 1 to 1000000000, found 9999"),
+            (["--max-rows", "9" * 400], "Expected rows of a rank from 1 to 1000000000, found 9999"),
+            (["--max-rows", "-5"], "Expected rows of a rank from 1 to 1000000000, found -5"),
+            (["--utilization", "nan"], "Expected utilization above 0, found nan"),
+            (["--utilization", "0"], "Expected utilization above 0, found 0.0"),
+            (["--utilization", "90"], "Expected utilization from 0 to 1, found 90.0"),
+            (["--front", "nan"], "Expected tokens per second of an API server from 0 to 1000000000, found nan"),
+            (["--front", "-1"], "Expected tokens per second of an API server from 0 to 1000000000, found -1.0"),
+            (["--deploy", "1A2F-tp2"], "Expected one FFN server for the 2 processes of an attention replica"),
         ],
     )
     def test_slips_are_said(
@@ -353,3 +375,24 @@ class TestCommand:
         (tmp_path / "config.json").write_text(json.dumps(DIMENSIONS["v2-lite"]))
         assert main(["plan", str(tmp_path), *more]) == 2
         assert sentence in capsys.readouterr().err
+
+    def test_roles_of_several_processes_have_no_overlap(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "config.json").write_text(json.dumps(DIMENSIONS["v2-lite"]))
+        names = ["1A1F-tp2-ep2", "2A2F-tp2", "1A1F-ep200", "dp3ep"]
+        assert main(["plan", str(tmp_path), "--concurrency", "64", "--deploy", *names]) == 0
+        _, *lines = capsys.readouterr().out.splitlines()
+        assert [line.split()[:2] for line in lines[:4]] == [[name, "no"] for name in names]
+
+    def test_what_does_not_fit_has_no_time_per_token(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        (tmp_path / "config.json").write_text(json.dumps(DIMENSIONS["v2-lite"]))
+        assert main(["plan", str(tmp_path), "--memory-gib", "1", "--concurrency", "64", "--deploy", "native1"]) == 0
+        assert capsys.readouterr().out.splitlines()[1].split()[3:6] == ["0", "0", "-"]
+
+    def test_a_model_without_layers_of_experts_is_refused(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "config.json").write_text(json.dumps({**DIMENSIONS["v2-lite"], "first_k_dense_replace": 27}))
+        assert main(["plan", str(tmp_path)]) == 2
+        assert "Expected a model with layers of experts in config.json, found none" in capsys.readouterr().err

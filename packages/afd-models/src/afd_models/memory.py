@@ -122,7 +122,13 @@ def _check(config: Config, every: Iterable[Piece], split: Split, families: Itera
             "gate_on_attention needs a model whose gate stands alone, found one with a gate of its shared experts too: "
             "leave it out for this model."
         )
+    if split.shared_on_attention and split.attention_tp > 1:
+        raise ValueError(
+            "shared_on_attention needs attention_tp=1, since each rank would hold a part of the sum, found "
+            f"{split.attention_tp}: leave one of them out."
+        )
     _check_heads(config, split.attention_tp)
+    _check_widths(every, split)
     linear_attention.check(config, split.attention_tp)
 
 
@@ -138,6 +144,17 @@ def _check_heads(config: Config, ranks: int) -> None:
             f"Expected attention_tp to divide the model's {kv_heads(config)} key-value heads or be a multiple of them, "
             f"found {ranks}: give such a number."
         )
+
+
+def _check_widths(every: Iterable[Piece], split: Split) -> None:
+    """ValueError where vLLM cannot give each FFN rank as much of every expert or FFN; whole experts may be uneven."""
+    for piece in _ffn(every, split):
+        width = piece.rows if piece.split == "rows" else piece.columns if piece.split == "columns" else 0
+        whole = piece.part == "experts" and split.expert_parallel
+        if width % split.ffn_tp and not whole:
+            raise ValueError(
+                f"Expected ffn_tp to divide the width {width} of {piece.path}, found {split.ffn_tp}: give a divisor."
+            )
 
 
 def _attention(every: Iterable[Piece], split: Split, families: Iterable[MoE]) -> Iterable[Piece]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from afd_compat.snapshot import Snapshot
 
 REGISTRY = "vllm.model_executor.models.registry"
+_WIDTH = 120  # of a line, which `tools/dev.py lint` demands
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +162,17 @@ def text(spec: MoE) -> str:
             continue
         if field.name == "unused":
             names = ", ".join(f'"{name}"' for name in rest)
-            lines.append(f"    unused=(*COMMON_UNUSED, {names}),")
+            line = f"    unused=(*COMMON_UNUSED, {names}),"
         else:
-            lines.append(f"    {field.name}={_literal(value)},")
+            line = f"    {field.name}={_literal(value)},"
+        lines += [line] if len(line) <= _WIDTH else _broken(line)
     return "\n".join([*lines, ")", ""])
+
+
+def _broken(line: str) -> list[str]:
+    """A tuple's line with a line for each name, as `ruff format` writes it."""
+    name, _, names = line.removesuffix("),").partition("(")
+    return [f"{name}(", *(f"        {each}," for each in names.removesuffix(",").split(", ")), "    ),"]
 
 
 def _literal(value: str | tuple[str, ...]) -> str:

@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 
 def add(parsers: Parsers) -> None:
     """Declares the command line."""
-    parser = parsers.add_parser("models", help="list the model families, or propose a new one", description=__doc__)
+    parser = parsers.add_parser(
+        "models", usage="afd models [-h] [ACTION ...]", help="list the model families, or propose a new one",
+        description=__doc__,
+    )  # fmt: skip
     parser.set_defaults(run=run, takes_rest=False)
-    actions = parser.add_subparsers(dest="action", metavar="ACTION")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", prog="afd models")
     new = actions.add_parser("new", help="propose a family's declaration from the installed vLLM's text")
     new.add_argument("arch", metavar="ARCH", help="the architecture as config.json names it")
     new.add_argument("--write", metavar="FOLDER", type=Path, help="write the declaration into this folder")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -35,14 +36,35 @@ def add(parsers: Parsers) -> None:
         help="native4: replicas; dp4ep: data and expert parallel; 3A1F: a split; 1A1F-tp2-ep2: its ranks over devices",
     )  # fmt: skip
     parser.add_argument("--times", type=Path, metavar="FILE", help="measured steps, of tools/gpu/bench_step_gpu --json")
-    parser.add_argument("--device", default="h200", metavar="NAME", help="what times that were not measured come from")
+    parser.add_argument("--device", default="h200", metavar="NAME", help="what other times come from: h200 (default)")
     parser.add_argument("--memory-gib", type=float, metavar="N", help="of each device, instead of that device's")
-    parser.add_argument("--utilization", type=float, default=0.9, metavar="N", help="of it, as vLLM is told")
-    parser.add_argument("--prompt", type=int, default=256, metavar="N", help="tokens of each request")
-    parser.add_argument("--output", type=int, default=256, metavar="N", help="tokens that each request is given")
-    parser.add_argument("--concurrency", type=int, nargs="+", default=[256, 1024], metavar="N", help="requests at once")
-    parser.add_argument("--max-rows", type=int, default=1024, metavar="N", help="requests that a rank runs at once")
-    parser.add_argument("--front", type=float, default=0.0, metavar="N", help="tokens/s that one API server streams")
+    parser.add_argument(
+        "--utilization", type=float, default=0.9, metavar="N", help="of it, as vLLM is told (default: %(default)g)"
+    )
+    parser.add_argument(
+        "--prompt", type=int, default=256, metavar="N", help="tokens of each request (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--output", type=int, default=256, metavar="N", help="tokens that each request is given (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--concurrency",
+        type=int,
+        nargs="+",
+        default=[256, 1024],
+        metavar="N",
+        help="requests at once (default: 256 1024)",
+    )
+    parser.add_argument(
+        "--max-rows",
+        type=int,
+        default=1024,
+        metavar="N",
+        help="requests that a rank runs at once (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--front", type=float, default=0.0, metavar="N", help="tokens/s that one API server streams (default: 0, any)"
+    )
     parser.set_defaults(run=run, takes_rest=False)
 
 
@@ -55,6 +77,8 @@ def run(options: argparse.Namespace, _rest: tuple[str, ...]) -> int:
     if options.device not in DEVICES:
         raise ValueError(f"Expected a device of {', '.join(DEVICES)}, found {options.device!r}: choose one of them.")
     deployments = [Deployment.parse(name) for name in options.deploy]
+    for each in deployments:
+        each.check()
     limits = Limits(options.utilization, options.max_rows, options.front)
     planner = make(
         read_config(options.model), limits, options.device, times=options.times, memory_gib=options.memory_gib
@@ -63,7 +87,7 @@ def run(options: argparse.Namespace, _rest: tuple[str, ...]) -> int:
     for requests in options.concurrency:
         load = Load(options.prompt, options.output, requests)
         for each in deployments:
-            modes = (False, True) if each.kind == "split" else (False,)
+            modes = (False, True) if each.overlaps else (False,)
             lines += [_line(planner.forecast(each, load, overlap=mode), requests) for mode in modes]
     sys.stdout.write("".join(f"{line}\n" for line in [*lines, *_notes(options.times, options.device)]))
     return 0
@@ -85,6 +109,8 @@ def make(
 
     chosen = DEVICES[device]
     if memory_gib is not None:
+        if not 0 < memory_gib < math.inf:
+            raise ValueError(f"Expected memory of a device above 0 GiB, found {memory_gib:g}: correct it.")
         chosen = replace(chosen, memory=memory_gib * _GIB)
     estimate = Estimated(model, chosen)
     return Planner(model, estimate if times is None else Measured(read(times), estimate), chosen, limits)
@@ -92,9 +118,10 @@ def make(
 
 def _line(found: Forecast, requests: int) -> str:
     each = found.tokens_s / found.deployment.devices
+    tpot = f"{found.tpot_ms:8.2f}" if found.rows else f"{'-':>8}"
     return (
         f"{found.deployment!s:16} {'yes' if found.overlap else 'no':7} {requests:8} {found.tokens_s:8.0f} {each:10.0f}"
-        f" {found.tpot_ms:8.2f} {found.rows:6.0f} {found.kv_tokens:12,}  {found.bound}"
+        f" {tpot} {found.rows:6.0f} {found.kv_tokens:12,}  {found.bound}"
     )
 
 
@@ -102,5 +129,6 @@ def _notes(times: Path | None, device: str) -> Sequence[str]:
     source = "estimated" if times is None else f"from {times}"
     return (
         f"Steps: {source}; prompts and what lies between and beyond measured sizes: estimated for {device}.",
+        "Overlap: with a server of its own for each attention replica, and not in roles of several processes.",
         "KV tokens: of one attention rank. Requests are taken as always there; graphs on every role, no compilation.",
     )

@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
@@ -23,12 +24,14 @@ MAX_RANKS = 64  # of one host; more is a slip of the finger
 REFUSED: Mapping[str, str] = {
     "--model": "name the model once, as the first argument",
     "--uds": "use --host and --port",
+    "--ud": "use --host and --port",  # vLLM takes it for the same
     "--config": "write the options of that file on the command line",  # vLLM would read ones that AFD sets or checks
     "--": "leave it out, what follows would be no options",
 }
 _DATA_PARALLEL = ("--data-parallel", "-dp")
 _SHOWN = 60  # characters of a name that cannot be one
 _ADDITIONAL = "--additional-config"
+_DEVICE = re.compile(r"0|[1-9][0-9]{0,3}|(GPU|MIG)-[0-9A-Za-z/-]+")  # as CUDA_VISIBLE_DEVICES has them
 _SET_BY_TOPOLOGY = ("role", "afd_role", "rank", "num_attention_ranks", "num_ffn_ranks")
 
 
@@ -73,9 +76,16 @@ def make_request(options: argparse.Namespace, rest: Sequence[str]) -> Request:
 def _devices(options: argparse.Namespace) -> dict[str, tuple[str, ...]]:
     """What --attention-devices and --ffn-devices name; other commands do not have them."""
     given = {role: getattr(options, f"{role}_devices", None) for role in ("attention", "ffn")}
-    if any(given.values()) and on_cpu():
+    named = {role: tuple(each.strip() for each in text.split(",")) for role, text in given.items() if text is not None}
+    if named and on_cpu():
         raise ValueError("Expected no devices where vLLM is a CPU build, found some: leave --*-devices out.")
-    return {role: tuple(each.strip() for each in text.split(",")) for role, text in given.items() if text}
+    for role, chosen in named.items():
+        if not all(_DEVICE.fullmatch(each) for each in chosen):  # CUDA takes any other for "no device"
+            raise ValueError(
+                f"Expected devices such as 0,1 or GPU-1a2b after --{role}-devices, found {given[role]!r}: name them, "
+                "or leave the option out."
+            )
+    return named
 
 
 def duration(text: str) -> float:

@@ -27,6 +27,13 @@ def deal(
                 f"Expected {needed[role]} devices after --{role}-devices, found {','.join(chosen)}: name one for each "
                 f"process of the {role} role."
             )
+        count = _nodes(nodes)
+        beyond = [each for each in chosen if count and each.isdecimal() and int(each) >= count]
+        if beyond:
+            raise ValueError(
+                f"Expected devices from 0 to {count - 1} of this host after --{role}-devices, found {beyond[0]}: "
+                "correct it."
+            )
     found, where = _there(sum(needed.values()), env, nodes)
     free = [each for each in found if not any(each in chosen for chosen in named.values())]
     wanted = sum(count for role, count in needed.items() if role not in named)
@@ -57,5 +64,9 @@ def _there(needed: int, env: Mapping[str, str], nodes: Path) -> tuple[list[str],
     named = env.get(VISIBLE)
     if named is not None:
         return [each.strip() for each in named.split(",") if each.strip()], f"in {VISIBLE}={named}"
-    count = sum(node.name.removeprefix("nvidia").isdigit() for node in nodes.glob("nvidia*"))
-    return list(map(str, range(count or needed))), "on this host"
+    return list(map(str, range(_nodes(nodes) or needed))), "on this host"
+
+
+def _nodes(nodes: Path) -> int:
+    """How many devices the driver shows; 0 where it shows them elsewhere."""
+    return sum(node.name.removeprefix("nvidia").isdigit() for node in nodes.glob("nvidia*"))

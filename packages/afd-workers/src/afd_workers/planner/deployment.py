@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from afd_connectors.layout import Layout
 from afd_workers.launch.topology import Topology
 
 Kind = Literal["native", "ep", "split"]
@@ -57,6 +58,21 @@ class Deployment:
     def ranks(self) -> int:
         """Attention ranks of a split: each process of an attention replica is one."""
         return self.attention * self.tp
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether its steps may be split in two stages: AFD refuses that in roles of several processes."""
+        return self.kind == "split" and self.tp == self.ep == 1
+
+    def check(self) -> None:
+        """ValueError for a split that AFD refuses on devices; see refusals.check_platform."""
+        for first in range(0, self.ranks, self.tp) if self.kind == "split" and self.tp > 1 else ():
+            layouts = (Layout("attention", first + place, self.ranks, self.ffn) for place in range(self.tp))
+            if len({peer for layout in layouts for peer in layout.peers}) > 1:
+                raise ValueError(
+                    f"Expected one FFN server for the {self.tp} processes of an attention replica, found {self}: use "
+                    "fewer FFN servers, each of which may have several devices (-ep2)."
+                )
 
     def at_ffn(self, rows: float) -> float:
         """Rows that reach the fullest FFN server where every attention replica has `rows`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,6 +12,12 @@ from afd_workers.planner.model import Model
 from afd_workers.planner.times import Times
 
 STAGES = 2  # of a step with dual-batch overlap
+_MOST = 10**9  # of tokens and of requests; more is a slip of the finger
+
+
+def _check(name: str, value: float, least: int, most: int) -> None:
+    if not least <= value <= most:  # nan is neither
+        raise ValueError(f"Expected {name} from {least} to {most}, found {reprlib.repr(value)}: correct it.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +30,7 @@ class Load:
 
     def __post_init__(self) -> None:
         for name, least in (("prompt", 0), ("output", 1), ("concurrency", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"Expected {name} of at least {least}, found {getattr(self, name)}: correct it.")
+            _check(name, getattr(self, name), least, _MOST)
 
     @property
     def context(self) -> float:
@@ -42,6 +48,13 @@ class Limits:
     utilization: float = 0.9
     rows: int = 1024
     front_tokens_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.utilization > 0:
+            raise ValueError(f"Expected utilization above 0, found {self.utilization}: give a share such as 0.9.")
+        _check("utilization", self.utilization, 0, 1)
+        _check("rows of a rank", self.rows, 1, _MOST)
+        _check("tokens per second of an API server", self.front_tokens_s, 0, _MOST)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -13,6 +13,8 @@ from afd_workers.planner.times import Point
 #: Mean context in steps of that script: a prompt of 16 tokens, 4 to 68 more.
 CONTEXT: Final = 52.0
 _MS, _US = 1e-3, 1e-6
+#: No size and no time of any step comes near.
+_MOST: Final = 1e9
 
 
 def read(file: Path) -> list[Point]:
@@ -24,8 +26,10 @@ def read(file: Path) -> list[Point]:
     ValueError says what is missing.
     """
     try:
+        if file.exists() and not file.is_file():  # a pipe or device may never end
+            raise ValueError("not a regular file")
         found = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(
             f"Expected the JSON of a benchmark of steps in {file} ({error}): give what bench_step_gpu wrote."
         ) from error
@@ -40,8 +44,11 @@ def _point(row: Mapping[str, object], file: Path) -> Point:
         value = row.get(key)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-            raise ValueError(f"Expected a number of at least 0 as {key} in {file}, found {value!r}: measure it again.")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST:
+            raise ValueError(
+                f"Expected a number from 0 to {_MOST:.0e} as {key} in {file}, found {reprlib.repr(value)}: measure it "
+                "again."
+            )
         return float(value)
 
     def needed(key: str) -> float:

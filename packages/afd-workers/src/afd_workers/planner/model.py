@@ -59,12 +59,13 @@ class Model:
         from afd_models.numbers import head_width, heads, layer_count, number
         from afd_models.pieces import pieces
 
-        split = Split(attention_tp=attention_tp, ffn_tp=expert_parallel, expert_parallel=expert_parallel > 1)
-        found, alone = sizes(config, split), sizes(config)
+        found, alone = sizes(config, Split(attention_tp=attention_tp)), sizes(config)
         parts: dict[str, float] = {}
         for piece in pieces(config):
             if not piece.copy:
                 parts[piece.part] = parts.get(piece.part, 0.0) + piece.elements
+        if "experts" not in parts:
+            raise ValueError("Expected a model with layers of experts in config.json, found none: plan another model.")
         experts = number(config, "n_routed_experts", "num_experts", "moe_num_experts", "num_local_experts")
         taken = min(experts, number(config, *_TAKEN))
         element = alone.exchanged_per_token / (2 * alone.exchanges * number(config, "hidden_size"))
