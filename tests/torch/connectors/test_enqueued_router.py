@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -118,8 +119,23 @@ def test_a_layer_keeps_its_dtype(deploy) -> None:
         group.exchange(port, step, 0)  # the right one is taken afterwards
 
 
+def test_an_attention_rank_that_takes_its_time_is_waited_for(deploy) -> None:
+    """Its first step may compile kernels for longer than anybody's answer may take."""
+    with deploy() as group:
+        group.limits(timeout_s=1.5)
+        group.start_ffn()
+        port = group.open_attention()
+        step = Step(1, Mode.EAGER, (3,))
+        port.begin(step)
+        time.sleep(2.5)
+        for layer in range(LAYERS):
+            group.exchange(port, step, layer)
+        assert not port.lost()
+
+
 def test_an_attention_rank_that_tells_nothing_is_dropped_in_time(deploy) -> None:
     with deploy() as group:
+        group.limits(recovery_timeout_s=1.0)
         ffn = stepped(group)
         port = group.open_attention()
         port.begin(Step(1, Mode.EAGER, (3,)))
