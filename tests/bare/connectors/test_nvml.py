@@ -13,10 +13,14 @@ from afd_connectors import nvml
 class Driver:
     """See libnvidia-ml: `count` devices, of which those in `apart` do not reach each other in the way given."""
 
-    def __init__(self, count: int, apart: tuple[int, int, int] | None = None, *, broken: str = "") -> None:
-        self.count, self.apart, self.broken, self.open = count, apart, broken, False
+    def __init__(
+        self, count: int, apart: tuple[int, int, int] | None = None, *, broken: str = "", lacking: str = ""
+    ) -> None:
+        self.count, self.apart, self.broken, self.lacking, self.open = count, apart, broken, lacking, False
 
     def __getattr__(self, name: str) -> Callable[..., int]:
+        if name == self.lacking:
+            raise AttributeError(name)
         return lambda *given: 999 if name == self.broken else getattr(self, f"_{name.removeprefix('nvml')}")(*given)
 
     def _Init_v2(self) -> int:
@@ -54,6 +58,7 @@ class Driver:
         (Driver(2, broken="nvmlDeviceGetCount_v2"), "the driver does not count its devices"),
         (Driver(2, broken="nvmlDeviceGetHandleByIndex_v2"), "the driver does not give device 0"),
         (Driver(2, broken="nvmlDeviceGetP2PStatus"), "device 0 cannot store into the memory of device 1"),
+        (Driver(2, lacking="nvmlDeviceGetP2PStatus"), "the driver does not tell what its devices reach"),
     ],
 )
 def test_reach(driver: Driver, told: str | None, monkeypatch: pytest.MonkeyPatch) -> None:

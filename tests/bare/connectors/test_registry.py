@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -73,6 +75,17 @@ def test_auto_picks_by_what_devices_reach_and_says_why_not(
     with caplog.at_level("INFO", "afd.connectors"):
         assert resolve("auto", "cuda", Settings(host=host)) is resolve(name, "cuda")
     assert (f"connector 'auto' chooses 'nccl-p2p' and not 'nvlink': {told}" in caplog.text) == (name == "nccl-p2p")
+
+
+def test_auto_takes_another_module_of_that_name_for_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As a file cuda.py beside a script is."""
+    (tmp_path / "cuda.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "cuda", ModuleType("cuda"))
+    monkeypatch.setattr(nvml, "obstacle", lambda: None)
+    assert resolve("auto", "cuda", Settings()) is resolve("nccl-p2p", "cuda")
+    monkeypatch.delitem(sys.modules, "cuda")
+    assert resolve("auto", "cuda", Settings()) is resolve("nccl-p2p", "cuda")
 
 
 @pytest.mark.parametrize(

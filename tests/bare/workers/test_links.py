@@ -12,6 +12,7 @@ from afd_compat.config import Config
 from afd_connectors import registry
 from afd_connectors.layout import Layout, role_rank
 from afd_connectors.shape import Shape
+from afd_connectors.transports.nvlink.connector import Nvlink
 from afd_workers import links
 from afd_workers.links import Placement, one_ffn_rank
 
@@ -35,18 +36,25 @@ def test_one_ffn_rank_is_everybodys(groups: int, size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("connector", "router", "near", "chosen"),
+    ("connector", "router", "tensor", "near", "chosen"),
     [
-        ("auto", 8, {"graph"}, "far"),
-        ("auto", 8, {"graph", "router"}, "near"),
-        ("auto", 0, {"graph"}, "near"),
-        ("near", 8, {"graph"}, "near"),  # asked for by name, and refused by its own sentence
+        ("auto", 8, 1, {"graph"}, "far"),
+        ("auto", 8, 1, {"graph", "router"}, "near"),
+        ("auto", 0, 1, {"graph"}, "near"),
+        ("auto", 60, 1, {"graph", "router"}, "far"),  # of which one row does not fit
+        ("auto", 0, 2, {"graph"}, "far"),
+        ("auto", 0, 2, set(), "near"),  # a tensor-parallel group's transfers are in nobody's graphs
+        ("near", 8, 2, {"graph"}, "near"),  # asked for by name, and refused by its own sentence
     ],
 )
-def test_auto_picks_one_that_carries_logits_where_they_travel(
-    connector: str, router: int, near: set[str], chosen: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kinds = {"near": SimpleNamespace(features=near), "far": SimpleNamespace(features={"router"})}
+def test_auto_picks_one_that_fits(
+    connector: str, router: int, tensor: int, near: set[str], chosen: str,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    kinds = {
+        "near": SimpleNamespace(name="near", features=near, misfit=Nvlink.misfit),
+        "far": SimpleNamespace(name="far", features={"router"}),
+    }
 
     def resolve(name: str, device: str, settings: object = None) -> SimpleNamespace:
         assert device == "cuda"
@@ -54,5 +62,14 @@ def test_auto_picks_one_that_carries_logits_where_they_travel(
 
     monkeypatch.setattr(registry, "resolve", resolve)
     config = Config.parse({"role": "ffn", "connector": connector}, {})
-    found = links._kind(config, "cuda", Shape(4, 8, "bfloat16", 2, router=router), links.settings(config))
+    shape = Shape(4, 8, "bfloat16", 2, router=router)
+    with caplog.at_level("INFO", "afd.workers"):
+        found = links._kind(config, "cuda", shape, links.settings(config), tensor)
     assert found is kinds[chosen]  # type: ignore[comparison-overlap]
+    assert ("connector 'auto' chooses 'far' and not 'near': it " in caplog.text) == (chosen == "far")
+
+
+def test_auto_asks_the_shape_for_nothing_where_there_is_no_nearer_one() -> None:
+    config = Config.parse({"role": "ffn", "host": "10.1.2.3", "secret": "s"}, {})
+    shape = Shape(4, 8, "bfloat16", 2, router=60)
+    assert links._kind(config, "cuda", shape, links.settings(config), 2).name == "nccl-p2p"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -14,6 +15,7 @@ from afd_connectors.shape import Shape
 from afd_connectors.step import Mode, Step
 from afd_connectors.stepped import DeviceAttentionPort, SteppedFFNPort
 from afd_connectors.testing.group import Group, answer_of, within
+from afd_connectors.transports.enqueued.peer import Peer
 from tests.support.fake_nccl import FakeNccl, FakeP2p
 from tests.support.fake_nvlink import FakeNvlink
 from tests.support.stepped import LAYERS, next_step, serve, stepped
@@ -112,10 +114,28 @@ def test_a_layer_keeps_its_dtype(deploy) -> None:
         port.begin(step)
         with pytest.raises(ValueError, match="layer 0 came with no router logits before, found logits in float32"):
             port.send(step, 0, group.rows(3), torch.zeros(3, EXPERTS))
+        with pytest.raises(ValueError, match="found int64"):
+            port.send(step, 0, group.rows(3), torch.zeros(3, EXPERTS, dtype=torch.int64))
+        group.exchange(port, step, 0)  # the right one is taken afterwards
+
+
+def test_an_attention_rank_that_takes_its_time_is_waited_for(deploy) -> None:
+    """Its first step may compile kernels for longer than anybody's answer may take."""
+    with deploy() as group:
+        group.limits(timeout_s=1.5)
+        group.start_ffn()
+        port = group.open_attention()
+        step = Step(1, Mode.EAGER, (3,))
+        port.begin(step)
+        time.sleep(2.5)
+        for layer in range(LAYERS):
+            group.exchange(port, step, layer)
+        assert not port.lost()
 
 
 def test_an_attention_rank_that_tells_nothing_is_dropped_in_time(deploy) -> None:
     with deploy() as group:
+        group.limits(recovery_timeout_s=1.0)
         ffn = stepped(group)
         port = group.open_attention()
         port.begin(Step(1, Mode.EAGER, (3,)))
@@ -123,6 +143,52 @@ def test_an_attention_rank_that_tells_nothing_is_dropped_in_time(deploy) -> None
         ffn.take(gathered, 0, 0)
         assert within(5, port.lost)
         assert not ffn.epochs()
+        ffn.close()
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ([Logits(LAYERS, 1)], f"it told of logits of layer {LAYERS} in dtype 1"),
+        ([Logits(2**32 - 1, 0)], "it told of logits of layer 4294967295 in dtype 0"),
+        ([Logits(0, 99)], "it told of logits of layer 0 in dtype 99"),
+        ([Logits(0, 1)] * 500 + [Logits(0, 2)], "it changed what it had told of the logits of layer 0"),
+    ],
+)
+def test_a_rank_that_tells_what_cannot_be_is_dropped(
+    deploy, told: list[Logits], why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with deploy() as group:
+        ffn = stepped(group)
+        port = group.open_attention()
+        for each in told:
+            port._lines[0].channel.tell(each)
+        assert ffn.next_step(wait_s=0.5) is None
+        assert within(5, port.lost)
+        assert why in caplog.text
+        ffn.close()
+
+
+def test_what_a_rank_left_behind_stays_while_a_step_is_taken(deploy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step may be under capture, in which nothing can be asked of a device or given back to it."""
+    with deploy(attention=2) as group:
+        ffn = stepped(group)
+        staying, leaving = (group.open_attention(rank) for rank in (0, 1))
+        assert within(5, lambda: len(ffn.epochs()) == 2)
+        assert ffn.next_step(wait_s=0) is None
+        freed: list[int] = []
+        monkeypatch.setattr(Peer, "free", lambda peer: freed.append(peer.rank))
+        staying.begin(Step(1, Mode.CAPTURE, (3,)))
+        gathered = next_step(ffn)
+        leaving.close()
+        assert within(5, lambda: len(ffn.epochs()) == 1)
+        telling = threading.Timer(0.2, lambda: staying.send(gathered.members[0].step, 0, group.rows(3)))
+        telling.start()
+        assert ffn._code(ffn._plan(gathered, 0), 0) == 0  # type: ignore[attr-defined]
+        assert freed == []
+        telling.join(5)
+        monkeypatch.undo()
+        assert ffn.next_step(wait_s=0) is None
         ffn.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import threading
 import time
@@ -11,13 +12,16 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from afd_connectors.errors import ConnectorError, HandshakeRefused, PeerLost
+from afd_connectors.errors import ConnectorError, DeadlineExceeded, HandshakeRefused, PeerLost
+from afd_connectors.ports import Connector
 from afd_connectors.shape import Shape
 from afd_connectors.step import Mode, Step
 from afd_connectors.testing.group import Group, within
+from afd_connectors.transports import handover
 from afd_connectors.transports.enqueued.carrier import Transfer
 from afd_connectors.transports.nvlink.link import ENDED
 from afd_connectors.transports.nvlink.window import Window
+from tests.support.fake_nccl import FakeNccl, FakeP2p
 from tests.support.fake_nvlink import TIMED_OUT, FakeDriver, FakeMoves, FakeNvlink
 from tests.support.stepped import LAYERS, next_step, serve, stepped
 
@@ -219,3 +223,51 @@ def test_a_window_that_cannot_be_made_whole_is_not_made_at_all() -> None:
     with pytest.raises(ConnectorError, match="OUT_OF_MEMORY"):
         Window(Poor(), Shape(16, 8, "bfloat16", LAYERS, 2))
     assert places == []
+
+
+@pytest.mark.parametrize("kinds", [(FakeNvlink, FakeP2p), (FakeP2p, FakeNvlink)])
+def test_roles_with_different_connectors_are_told_so_at_once(
+    kinds: tuple[type[Connector], type[Connector]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where "auto" finds something else on one host for each, because their containers show different devices."""
+    monkeypatch.setattr(FakeP2p, "library", FakeNccl())
+    with Group(kinds[0], Shape(16, 8, "bfloat16", LAYERS, 2)) as group:
+        ffn = stepped(group)
+        group.connector = kinds[1]
+        with pytest.raises(HandshakeRefused, match=f"uses connector '{kinds[1].name}', its FFN rank another one.*name"):
+            group.open_attention()
+        ffn.close()
+
+
+def test_a_tunnel_from_another_host_is_refused_at_once(deploy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There every address is a loopback address, and only the door is not found."""
+
+    def nobody(*_: object) -> int:
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+
+    monkeypatch.setattr(handover, "_fetch", nobody)
+    with deploy() as group:
+        ffn = stepped(group)
+        with pytest.raises(HandshakeRefused, match=r"needs both ranks on one host .* use connector 'nccl-p2p' other"):
+            group.open_attention()
+        ffn.close()
+
+
+@pytest.mark.parametrize("call", ["create", "reserve"])
+def test_why_an_ffn_rank_has_no_memory_is_told_to_the_attention_rank(
+    deploy, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = getattr(FakeDriver, call)
+
+    def fail(driver: FakeDriver, size: int) -> object:
+        if threading.current_thread().name == "afd-greeting":
+            raise ConnectorError("cuMemCreate failed: CUDA_ERROR_NOT_SUPPORTED.")
+        return real(driver, size)
+
+    with deploy() as group:
+        ffn = stepped(group)
+        monkeypatch.setattr(FakeDriver, call, fail)
+        group.limits(join_timeout_s=0.5)
+        with pytest.raises(DeadlineExceeded, match="no memory for this one: 'cuMemCreate failed: CUDA_ERROR_NOT_SUPP"):
+            group.open_attention()
+        ffn.close()

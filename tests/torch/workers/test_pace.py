@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
+from typing import cast
 
+from afd_connectors.stepped import SteppedFFNPort
+from afd_workers.cuda_ffn import StepSource
 from afd_workers.cuda_pace import Pace
 
 
@@ -41,3 +45,14 @@ def test_gives_up_in_time() -> None:
     began = time.monotonic()
     assert not pace.free(0.1)
     assert time.monotonic() - began < 2.0
+
+
+def test_a_step_that_stands_still_does_not_keep_the_ranks_other_processes_waiting() -> None:
+    """They give this one up when they hear nothing for long, and an attention rank may stop in the middle of a step."""
+    idle: list[bool] = []
+    port = SimpleNamespace(epochs=lambda: {0: 1, 1: 2}, lasting=True)
+    source = StepSource(cast("SteppedFFNPort", port), lambda _, rows, __: rows, idle=lambda: idle.append(True))
+    source._pace = Pace(lambda: FakeEvent(60.0))
+    source._pace.begun()
+    assert source.serve_one()
+    assert idle == [True]

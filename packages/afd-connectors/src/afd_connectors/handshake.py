@@ -83,6 +83,15 @@ def _exactly(sock: socket.socket, count: int, deadline: Deadline) -> bytearray:
     return data
 
 
+def check_kind(message: Message, kind: str, name: str) -> None:
+    """HandshakeRefused unless an FFN rank begins an agreed data connection as connector `name` does, with `kind`."""
+    if message.get("say") != kind:
+        raise HandshakeRefused(
+            f"this attention rank uses connector {name!r}, its FFN rank another one, which begins with "
+            f"{quoted(message.get('say'))}: name the same connector on both roles."
+        )
+
+
 def text(message: Message, key: str) -> str:
     """A string of a message; FrameError when it is missing, something else, or cannot be encoded."""
     value = message.get(key)

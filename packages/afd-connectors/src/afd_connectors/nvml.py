@@ -21,6 +21,8 @@ def obstacle() -> str | None:
         return "the driver does not answer"
     try:
         return _among(shared)
+    except AttributeError:  # a library that lacks a call, as those of some virtual machines do
+        return "the driver does not tell what its devices reach"
     finally:
         shared.nvmlShutdown()
 

@@ -117,6 +117,9 @@ class Connector(ABC):
         self.check_options(settings.extra)
         if shape.router and "router" not in self.features:
             raise ValueError(f"connector {self.name!r} carries no router logits; set router to 0 in the shape.")
+        misfit = self.misfit(shape)
+        if misfit is not None:
+            raise ValueError(f"connector {self.name!r} {misfit}.")
         self.layout = layout
         self.shape = shape
         self.facts = facts
@@ -126,6 +129,11 @@ class Connector(ABC):
     def check_options(cls, extra: Mapping[str, object]) -> None:
         """ValueError for a key or value that this connector does not know; the default knows none."""
         refuse_unknown(cls.name, extra, ())
+
+    @classmethod
+    def misfit(cls, shape: Shape) -> str | None:  # noqa: ARG003
+        """Why exchanges of a shape cannot be carried, None when they can, as the default says of every one."""
+        return None
 
     @abstractmethod
     def bytes_needed(self) -> int:

@@ -75,7 +75,14 @@ def _obstacle(device: str, settings: Settings) -> str | None:
 
 def _missing(*modules: str) -> str | None:
     """Which of the modules, each a part of the one before, is not installed."""
-    return next((f"{name} is not installed" for name in modules if find_spec(name) is None), None)
+    for name in modules:
+        try:
+            if find_spec(name) is not None:
+                continue
+        except (ImportError, ValueError):  # something else has the name of the part before
+            pass
+        return f"{name} is not installed"
+    return None
 
 
 def find(name: str) -> type[Connector]:

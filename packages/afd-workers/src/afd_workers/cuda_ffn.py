@@ -69,7 +69,7 @@ class Recorder:
 class StepSource:
     """See loop.Source; serves the steps of a port. local: layers that attention does not exchange.
 
-    recording: makes its graphs. idle: called when no step came for IDLE_CHECK_S.
+    recording: makes its graphs. idle: called when no step was begun for IDLE_CHECK_S.
     """
 
     def __init__(
@@ -87,6 +87,7 @@ class StepSource:
     def serve_one(self) -> bool:
         """See Source."""
         if len(self._port.epochs()) > 1 and not self._pace.free(IDLE_CHECK_S):
+            self._idle()  # an attention rank may take its time in the middle of a step
             return True
         gathered = self._port.next_step(wait_s=IDLE_CHECK_S)
         epochs = self._port.epochs()

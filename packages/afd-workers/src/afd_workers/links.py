@@ -139,17 +139,35 @@ def make_connector(
     )
     given = settings(config)
     facts = _facts(model_config, config, shape, description)
-    connector = _kind(config, device, shape, given)(layout, shape, facts, given)
+    kind = _kind(config, device, shape, given, vllm_config.parallel_config.tensor_parallel_size)
+    connector = kind(layout, shape, facts, given)
     log.info("AFD %s rank %d: connector %s, %s", config.role, rank, connector.name, shape)
     return connector
 
 
-def _kind(config: Config, device: str, shape: Shape, given: Settings) -> type[Connector]:
-    """The connector by name; of those that "auto" may pick, the one for any hosts where the nearer one lacks logits."""
+def _kind(config: Config, device: str, shape: Shape, given: Settings, tensor: int) -> type[Connector]:
+    """The connector by name; of those that "auto" may pick, the one for any hosts where the nearer one does not fit.
+
+    tensor: processes of this role's tensor-parallel group.
+    """
     found = registry.resolve(config.connector, device, given)
-    if config.connector == "auto" and shape.router and "router" not in found.features:
-        return registry.resolve(config.connector, device)
-    return found
+    if config.connector != "auto":
+        return found
+    anywhere = registry.resolve(config.connector, device)
+    obstacle = None if found is anywhere else _obstacle(found, shape, tensor)
+    if obstacle is None:
+        return found
+    log.info("connector 'auto' chooses %r and not %r: it %s", anywhere.name, found.name, obstacle)
+    return anywhere
+
+
+def _obstacle(found: type[Connector], shape: Shape, tensor: int) -> str | None:
+    """Why not this one, None when nothing is against it; both roles must find the same."""
+    if shape.router and "router" not in found.features:
+        return "carries no router logits"
+    if tensor > 1 and "graph" in found.features:
+        return "was not tried in graphs that hold a tensor-parallel group's own transfers too"
+    return found.misfit(shape)
 
 
 def _facts(model_config: ModelConfig, config: Config, shape: Shape, description: Mapping[str, object]) -> Facts:

@@ -10,19 +10,24 @@ import contextlib
 import os
 import re
 import secrets
+import select
 import socket
 import struct
 
 from afd_connectors.deadline import Deadline
-from afd_connectors.errors import ConnectorError, FrameError, quoted
-from afd_connectors.handshake import recv_message, send_message
+from afd_connectors.errors import ConnectorError, FrameError, HandshakeRefused, one_line, quoted
+from afd_connectors.handshake import Message, recv_message, send_message
 
 _NAME = re.compile("afd-[0-9a-f]{32}")
 _OWNER = struct.Struct("3i")  # pid, uid, gid of SO_PEERCRED
+_REFUSE, _UNABLE = "refuse", "unable"  # for good; for now
 
 
 def give(data: socket.socket, descriptor: int, limit: Deadline) -> None:
-    """Hands a descriptor to whoever is at the other end of `data`; OSError or ConnectorError when it is not taken."""
+    """Hands a descriptor to whoever is at the other end of `data`; OSError or ConnectorError when it is not taken.
+
+    HandshakeRefused when the other end says that it cannot be taken from where it is.
+    """
     name = "afd-" + secrets.token_hex(16)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
         door.bind("\0" + name)
@@ -30,6 +35,7 @@ def give(data: socket.socket, descriptor: int, limit: Deadline) -> None:
         proof = secrets.token_hex(16)
         send_message(data, {"say": "memory", "name": name, "proof": proof}, limit)
         while True:  # every process of this host can knock; only the agreed peer knows the proof
+            _await_knock(door, data, limit)
             door.settimeout(max(limit.remaining(), 0.001))
             guest, _ = door.accept()
             with guest:
@@ -41,13 +47,57 @@ def give(data: socket.socket, descriptor: int, limit: Deadline) -> None:
 def take(data: socket.socket, limit: Deadline, elsewhere: str) -> int:
     """The descriptor that the other end gives; ConnectorError, which ends with `elsewhere`, when it cannot be got."""
     message = recv_message(data, limit)
+    check_declined(message)
     name, proof = message.get("name"), message.get("proof")
     if message.get("say") != "memory" or not isinstance(name, str) or not isinstance(proof, str):
         raise FrameError(f"a rank on shared memory names it first, found {quoted(message.get('say'))}.")
     try:
         return _fetch(name, proof.encode(), limit)
     except (OSError, ValueError) as error:
-        raise ConnectorError(f"its shared memory could not be reached: {error}; {elsewhere}") from error
+        told = f"its shared memory could not be reached: {error}; {elsewhere}"
+        if isinstance(error, ConnectionRefusedError):  # there is no such door on this host, now or later
+            refuse(data, told, limit)
+        raise ConnectorError(told) from error
+
+
+def decline(data: socket.socket, error: ConnectorError, limit: Deadline) -> None:
+    """Tells the other end of `data`, which waits, why it gets no memory just now; a lost connection is no error."""
+    _say(data, _UNABLE, error.message, limit)
+
+
+def refuse(data: socket.socket, reason: str, limit: Deadline) -> None:
+    """As `decline`, for good."""
+    _say(data, _REFUSE, reason, limit)
+
+
+def check_declined(message: Message) -> None:
+    """HandshakeRefused or ConnectorError for what `refuse` or `decline` said at the other end."""
+    if message.get("say") == _REFUSE:
+        raise HandshakeRefused(f"the other side refuses: {quoted(message.get('reason'), 400)}.")
+    if message.get("say") == _UNABLE:
+        raise ConnectorError(f"the other side has no memory for this one: {quoted(message.get('reason'), 400)}.")
+
+
+def _say(data: socket.socket, word: str, reason: str, limit: Deadline) -> None:
+    with contextlib.suppress(ConnectorError):
+        send_message(data, {"say": word, "reason": one_line(reason)[:400]}, limit)
+
+
+def _await_knock(door: socket.socket, data: socket.socket, limit: Deadline) -> None:
+    """Returns once somebody is at the door; raises as `give` does when the agreed peer will not come."""
+    waiting = select.poll()
+    for sock in (door, data):
+        waiting.register(sock, select.POLLIN)
+    ready = {fd for fd, _ in waiting.poll(max(1, round(1000 * limit.remaining())))}
+    if door.fileno() in ready:
+        return
+    if not ready:
+        raise TimeoutError("timed out")
+    if not data.recv(1, socket.MSG_PEEK):
+        raise ConnectionResetError("the other side ended the connection and did not fetch it")
+    message = recv_message(data, limit)
+    check_declined(message)
+    raise FrameError(f"memory is fetched before anything else is said, found {quoted(message.get('say'))}.")
 
 
 def _proven(guest: socket.socket, proof: str, limit: Deadline) -> bool:

@@ -81,7 +81,6 @@ class EnqueuedAttentionPort(DeviceAttentionPort):
         """
         self._open_or_raise()
         check_send(step, self._step, layer, stage, hidden, router, self._shape, self._layers)
-        self._layers[stage] = layer
         rows, logits = hidden.contiguous(), None if router is None else router.contiguous()
         blocks = [Block(rows.data_ptr(), self._shape.row_bytes)]
         if self._shape.router:
@@ -89,6 +88,7 @@ class EnqueuedAttentionPort(DeviceAttentionPort):
         if logits is not None:
             blocks.append(Block(logits.data_ptr(), logits.shape[1] * logits.element_size(), True))
         self._issue(step, layer, stage, blocks, self._carrier.send)
+        self._layers[stage] = layer  # now, because what was refused above was not sent
         self._place.event = Event(Phase.SENT, time.monotonic(), step.seq, layer, stage)
 
     def recv(self, step: Step, layer: int, out: Tensor, *, stage: int = 0) -> None:
@@ -97,8 +97,8 @@ class EnqueuedAttentionPort(DeviceAttentionPort):
         check_recv(step, layer, stage, out, self._shape, self._layers)
         if not out.is_contiguous():
             raise ValueError(f"out must be contiguous, found strides {out.stride()}.")
-        del self._layers[stage]
         self._issue(step, layer, stage, (Block(out.data_ptr(), self._shape.row_bytes),), self._carrier.recv)
+        del self._layers[stage]
         self._place.event = Event(Phase.RECEIVED, time.monotonic(), step.seq, layer, stage)
 
     def witness(self) -> Callable[[], None]:

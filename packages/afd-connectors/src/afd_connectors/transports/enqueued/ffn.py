@@ -45,7 +45,8 @@ class EnqueuedFFNPort(SteppedFFNPort):
         self, layout: Layout, shape: Shape, facts: Facts, settings: Settings, carrier: Carrier, gather_s: float
     ) -> None:
         self._layout, self._shape, self._gather_s = layout, shape, gather_s
-        self._limit_s = settings.timeout_s
+        # A living attention rank may take its time before it sends, and a dead one is noticed by its connection.
+        self._limit_s = settings.recovery_timeout_s
         self._dtype: torch.dtype = getattr(torch, shape.dtype)
         rows = shape.tokens * len(layout.peers)
         self._rooms = [

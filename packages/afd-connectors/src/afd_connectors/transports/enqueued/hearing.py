@@ -32,34 +32,46 @@ class Hearing(Wakeable):
         if self.guests.changed:
             self._register()
         for peer in self.by_rank.values():
-            if peer.dropped:
-                continue
-            try:
-                peer.channel.drain()
-            except ConnectorError as error:
-                self.guests.drop(peer, error.message, offence=True)
-                continue
-            if peer.channel.lost is not None:
-                self.guests.drop(peer, peer.channel.lost)
+            self._drain(peer)
+
+    def _drain(self, peer: Peer) -> None:
+        if peer.dropped:
+            return
+        try:
+            peer.channel.drain()
+        except ConnectorError as error:
+            self.guests.drop(peer, error.message, offence=True)
+            return
+        if peer.channel.lost is not None:
+            self.guests.drop(peer, peer.channel.lost)
 
     def logits(self, peer: Peer, layer: int, limit_s: float) -> int | None:
-        """The dtype code of a layer's router logits, as soon as `peer` has told it; None when it does not in time."""
+        """The dtype code of a layer's router logits, as soon as `peer` has told it; None when it does not in time.
+
+        In the middle of a step, which may be under capture: nothing that peers left behind is given back.
+        """
+        if layer in peer.logits:
+            return peer.logits[layer]
         until = time.monotonic() + limit_s
-        while layer not in peer.logits and not peer.dropped and not self.guests.closed:
-            self.hear()
+        poll = select.poll()
+        for sock in (self._wakes, peer.channel.sock):
+            poll.register(sock, select.POLLIN)
+        while True:
+            self._drain(peer)
             left = until - time.monotonic()
-            if left <= 0.0:
-                return None
-            if layer not in peer.logits:
-                self.wait(left)
-        return peer.logits.get(layer)
+            if layer in peer.logits or peer.dropped or self.guests.closed or left <= 0.0:
+                return peer.logits.get(layer)
+            self._wait(poll, left)
 
     def wait(self, wait_s: float) -> None:
         """Until a peer says something, or another thread wakes this one."""
+        self._wait(self._poll, wait_s)
+
+    def _wait(self, poll: select.poll, wait_s: float) -> None:
         now = time.monotonic()
-        events = awake(lambda: self._poll.poll(0), min(self._awake_until, now + wait_s))
+        events = awake(lambda: poll.poll(0), min(self._awake_until, now + wait_s))
         left = now + wait_s - time.monotonic()
-        for fd, _ in events or self._poll.poll(math.ceil(1000 * max(0.0, left))):
+        for fd, _ in events or poll.poll(math.ceil(1000 * max(0.0, left))):
             if fd == self._wakes.fileno():
                 self._wakes.recv(4096)
 

@@ -8,7 +8,7 @@ import threading
 
 from afd_connectors.deadline import Deadline
 from afd_connectors.errors import ConnectorError, DeadlineExceeded, FrameError, HandshakeRefused, quoted
-from afd_connectors.handshake import recv_message, send_message, text
+from afd_connectors.handshake import check_kind, recv_message, send_message, text
 from afd_connectors.listener import Arrival
 from afd_connectors.transports.nccl.library import ID_BYTES
 from afd_connectors.transports.nccl.link import ATTENTION, FFN, Issuing, Link
@@ -36,8 +36,11 @@ def accept(data: socket.socket, peer: int, issuing: Issuing, deadline: Deadline)
     """The attention side; HandshakeRefused when the libraries differ, ConnectorError when FFN rank `peer` is away."""
     limit = Deadline(deadline.slice(MEET_S))
     message = recv_message(data, limit)
-    if message.get("say") != TYPE:
-        raise FrameError(f"an FFN rank begins with {TYPE!r}, found {quoted(message.get('say'))}.")
+    try:
+        check_kind(message, TYPE, "nccl-p2p")
+    except HandshakeRefused as refused:
+        send_message(data, {"say": "refuse", "reason": refused.message}, limit)
+        raise
     own, theirs = issuing.library.version(), text(message, "version")
     if own != theirs:
         reason = (

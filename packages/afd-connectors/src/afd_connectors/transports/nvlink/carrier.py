@@ -14,6 +14,7 @@ from afd_connectors.listener import Arrival
 from afd_connectors.shape import Shape
 from afd_connectors.transports.enqueued.carrier import Failures, Transfer
 from afd_connectors.transports.enqueued.device import Device
+from afd_connectors.transports.handover import decline
 from afd_connectors.transports.nvlink import meeting
 from afd_connectors.transports.nvlink.link import Link
 from afd_connectors.transports.nvlink.moves import Moves, Part
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from afd_connectors.transports.nvlink.driver import Driver
 
 log = logging.getLogger("afd.connectors")
-CLOSE_S, IDLE_S = 5.0, 30.0
+CLOSE_S, IDLE_S, DECLINE_S = 5.0, 30.0, 5.0
 
 
 class NvlinkCarrier:
@@ -56,7 +57,11 @@ class NvlinkCarrier:
         """See Carrier."""
         self._device.bind()
         self._collect()
-        window = Window(self._driver, self._shape)
+        try:
+            window = Window(self._driver, self._shape)
+        except ConnectorError as error:
+            decline(arrival.data, error, Deadline(DECLINE_S))
+            raise
         try:
             meeting.offer(arrival.data, window)
             return Link(window, self._limit_s, self._rooms(window), self._retire)

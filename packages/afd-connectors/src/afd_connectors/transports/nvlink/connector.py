@@ -6,10 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from afd_connectors.facts import Facts
-from afd_connectors.layout import Layout
 from afd_connectors.ports import AttentionPort, Connector, FFNPort, Reach
-from afd_connectors.settings import Settings
 from afd_connectors.shape import Shape
 from afd_connectors.transports.enqueued.device import CudaDevice, Device
 from afd_connectors.transports.nvlink.moves import LAYERS, ROWS, Moves
@@ -40,16 +37,16 @@ class Nvlink(Connector):
     devices: ClassVar[frozenset[str]] = frozenset({"cuda"})
     reach: ClassVar[Reach] = "host"
 
-    def __init__(self, layout: Layout, shape: Shape, facts: Facts, settings: Settings) -> None:
-        super().__init__(layout, shape, facts, settings)
+    @classmethod
+    def misfit(cls, shape: Shape) -> str | None:
+        """See Connector."""
         for name, value, most in (("tokens", shape.tokens, ROWS - 1), ("layers", shape.layers, LAYERS)):
             if value > most:
-                raise ValueError(f"connector 'nvlink' takes at most {most} {name}, found {value}; use 'nccl-p2p'.")
+                return f"takes at most {most} {name}, found {value}; use 'nccl-p2p'"
         for what, size in (("rows", shape.row_bytes), ("rows of router logits", shape.router * _LOGIT_BYTES)):
             if size % UNIT:
-                raise ValueError(
-                    f"connector 'nvlink' moves {what} of a multiple of {UNIT} bytes, found {size}; use 'nccl-p2p'."
-                )
+                return f"moves {what} of a multiple of {UNIT} bytes, found {size}; use 'nccl-p2p'"
+        return None
 
     @classmethod
     def check_options(cls, extra: Mapping[str, object]) -> None:

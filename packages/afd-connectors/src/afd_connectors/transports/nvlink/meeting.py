@@ -7,9 +7,9 @@ import socket
 from collections.abc import Callable
 
 from afd_connectors.deadline import Deadline
-from afd_connectors.errors import ConnectorError, FrameError, HandshakeRefused, quoted
-from afd_connectors.handshake import recv_message, send_message
-from afd_connectors.transports.handover import give, take
+from afd_connectors.errors import ConnectorError, HandshakeRefused, quoted
+from afd_connectors.handshake import check_kind, recv_message, send_message
+from afd_connectors.transports.handover import check_declined, decline, give, refuse, take
 from afd_connectors.transports.nvlink.window import Window
 
 TYPE = "nvlink"
@@ -43,8 +43,12 @@ def accept(data: socket.socket, window: Window, deadline: Deadline, settle: Call
     """
     limit = Deadline(deadline.slice(MEET_S))
     message = recv_message(data, limit)
-    if message.get("say") != TYPE:
-        raise FrameError(f"an FFN rank begins with {TYPE!r}, found {quoted(message.get('say'))}.")
+    check_declined(message)
+    try:
+        check_kind(message, TYPE, TYPE)
+    except HandshakeRefused as refused:
+        refuse(data, refused.message, limit)
+        raise
     if message.get("bytes") != window.slots.total:
         raise HandshakeRefused(
             f"attention rank keeps {window.slots.total} bytes for a peer, its FFN rank {quoted(message.get('bytes'))}; "
@@ -66,7 +70,11 @@ def accept(data: socket.socket, window: Window, deadline: Deadline, settle: Call
 
 
 def _give(data: socket.socket, window: Window, limit: Deadline) -> None:
-    mine = window.make()
+    try:
+        mine = window.make()
+    except ConnectorError as error:
+        decline(data, error, limit)
+        raise
     try:
         give(data, mine, limit)
     finally:

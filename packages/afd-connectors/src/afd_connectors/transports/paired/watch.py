@@ -43,13 +43,14 @@ class Watch(Wakeable):
         until = min(self._awake_until, now + wait_s)
         if not (self._in_memory and awake(self._arrived, until)):
             self._look_at_all(now + wait_s, until)
+        self._go_on_with_all()
         now = time.monotonic()
         if now - self._swept >= SWEEP_S:
             self._swept = now
             self.guests.sweep()
 
     def _look_at_all(self, until: float, awake_until: float) -> None:
-        """Takes in what the poll tells until then, and what waits for this side."""
+        """Takes in what the poll tells until then."""
         for fd, events in self._events(until, awake_until):
             door = self._doors.get(fd)
             if door is None:
@@ -57,6 +58,9 @@ class Watch(Wakeable):
                 self._swept = 0.0
             else:
                 self._serve(*door, events)
+
+    def _go_on_with_all(self) -> None:
+        """Also where another peer's requests come so fast that the poll is never asked."""
         for peer in self.served:
             if (peer.blocked or peer.answering) and not peer.dropped:
                 self._go_on(peer)
