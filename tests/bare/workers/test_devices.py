@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from afd_workers.launch.devices import VISIBLE, deal
+from afd_workers.launch.devices import VISIBLE, check_apart, deal
 from afd_workers.launch.plan import Request, split
 from afd_workers.launch.topology import Topology
 
@@ -34,6 +34,18 @@ def test_roles_share_devices_that_are_named_for_both(host: Path) -> None:
     assert deal(2, [1], {}, {"attention": ("0", "1"), "ffn": ("1",)}, host) == ("0,1", "1")
     assert deal(1, [1, 1], {}, {"ffn": ("1", "0")}, host) == ("2", "1", "0")
     assert deal(1, [2], {}, {"attention": ("1",)}, host) == ("1", "0,2")
+
+
+def test_ranks_that_nccl_joins_have_different_devices() -> None:
+    check_apart(("0,1", "1"), 2)  # the second process of a tensor-parallel replica exchanges nothing
+    check_apart(("0", "1,0"), 1)
+    check_apart(("0,1", "1", "0"), 1)
+    with pytest.raises(ValueError, match=r"^Expected different devices for attention rank 1 and FFN rank 1, found 1"):
+        check_apart(("2,1", "0", "1"), 1)
+    shared = {"attention": ("0",), "ffn": ("0",)}
+    request = Request("m", Topology(1, 1), "127.0.0.1", 8000, section={"connector": "nccl-p2p"}, devices=shared)
+    with pytest.raises(ValueError, match=r"attention rank 0 and FFN rank 0, found 0 for both: .*connector 'nvlink'"):
+        split(request, {}, cpu=False)
 
 
 def test_as_many_devices_are_named_as_a_role_has_processes(host: Path) -> None:

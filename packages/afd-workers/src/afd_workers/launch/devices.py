@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from afd_connectors.layout import Layout
+
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 #: Where the driver shows the devices that this host, or this container, has.
 NODES = Path("/dev")
@@ -58,6 +60,23 @@ def deal(
                 "join two processes on one device."
             )
     return tuple(",".join(share) for share in shares)
+
+
+def check_apart(shares: Sequence[str], tensor: int) -> None:
+    """ValueError where an attention rank that exchanges rows has the device of an FFN rank that it exchanges them with.
+
+    shares: as `deal` gives them; tensor: processes of an attention replica and of an FFN rank, of which the first ones
+    exchange. For transports that NCCL carries.
+    """
+    attention, *ffn = [share.split(",") for share in shares]
+    for rank in range(0, len(attention), tensor):
+        for peer in Layout("attention", rank, len(attention), len(ffn)).peers:
+            if attention[rank] == ffn[peer][0]:
+                raise ValueError(
+                    f"Expected different devices for attention rank {rank} and FFN rank {peer}, found "
+                    f"{attention[rank]} for both: NCCL does not join two processes on one device; take the connector "
+                    "'nvlink' or other devices."
+                )
 
 
 def _there(needed: int, env: Mapping[str, str], nodes: Path) -> tuple[list[str], str]:

@@ -21,6 +21,7 @@ LOOPBACK = "127.0.0.1"
 HEALTH = ("--middleware", "afd_workers.health.Health")
 #: Two servers share a host's memory here, so that neither may take vLLM's default share of all of it.
 CPU_KV_CACHE_BYTES = 1 << 30
+_BY_NCCL = ("nccl-p2p", "P2pNcclAFDConnector")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,8 @@ def split(request: Request, env: Mapping[str, str], *, cpu: bool) -> tuple[Serve
     env = env if cpu else {**NCCL, **env}
     attention_ranks = topology.attention * tensor
     places = () if cpu else devices.deal(attention_ranks, [tensor] * topology.ffn, env, request.devices)
+    if places and request.section.get("connector") in _BY_NCCL:
+        devices.check_apart(places, tensor)
     shares = cores.blocks(topology.processes(tensor))
     section = {
         "host": LOOPBACK,
