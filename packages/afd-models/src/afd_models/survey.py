@@ -18,7 +18,8 @@ State = Literal["declared", "refused", "proposed", "not proposed"]
 _EXPERTS: Final = ("layers.fused_moe", "SparseMoeBlock", "DeepseekV3ForCausalLM")
 _NAMED: Final = ("Moe", "MoE")
 _DRAFTER: Final = "Eagle"
-_SERVED: Final = ("ForCausalLM", "ForConditionalGeneration")
+_SEVERAL: Final = "ForConditionalGeneration"
+_SERVED: Final = ("ForCausalLM", _SEVERAL)
 #: Where newer architectures have a file per platform.
 _PLATFORM: Final = "nvidia.model"
 
@@ -52,6 +53,9 @@ def _looked_at(arch: str, module: str, snapshot: Snapshot) -> Iterator[Row]:
         return
     if platform is not None:
         yield Row(arch, module, "not proposed", f"its classes are in a file per platform, {module}.{_PLATFORM}.")
+        return
+    if arch.endswith(_SEVERAL):
+        yield Row(arch, module, "not proposed", "by its name it takes more than text, which AFD does not serve.")
         return
     proposal = propose(arch, snapshot)
     yield Row(arch, module, "proposed" if proposal.spec else "not proposed", " ".join(proposal.missing))
