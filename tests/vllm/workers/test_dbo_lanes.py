@@ -68,7 +68,7 @@ def enqueue_ffn(monkeypatch: pytest.MonkeyPatch, side: lanes.Side, tokens: tuple
     monkeypatch.setattr(dbo_ffn, "torch", side)
     computed: list[tuple[int, int]] = []
 
-    def compute(layer: int, hidden: torch.Tensor) -> torch.Tensor:
+    def compute(layer: int, hidden: torch.Tensor, _router: torch.Tensor | None = None) -> torch.Tensor:
         side.enqueue("compute", f"FFN {layer}")
         computed.append((layer, hidden.shape[0]))
         return hidden
