@@ -106,6 +106,23 @@ class FakeDriver:
         return int(found)
 
 
+class CountedDriver(FakeDriver):
+    """Knows which addresses are reserved; a subclass of its own for each test."""
+
+    held: ClassVar[list[int]]
+
+    def __init_subclass__(cls) -> None:
+        cls.held = []
+
+    def reserve(self, size: int) -> int:
+        self.held.append(super().reserve(size))
+        return self.held[-1]
+
+    def release(self, address: int, size: int) -> None:
+        self.held.remove(address)
+        super().release(address, size)
+
+
 class FakeMoves:
     """See Moves: one word per message, after its rows. launches: parts of each call."""
 

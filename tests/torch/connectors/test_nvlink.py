@@ -14,7 +14,7 @@ from afd_connectors.step import Mode, Step
 from afd_connectors.testing.group import Group, answer_of, within
 from afd_connectors.transports.nvlink.link import Link
 from afd_connectors.transports.nvlink.moves import Part
-from tests.support.fake_nvlink import FakeDriver, FakeMoves, FakeNvlink
+from tests.support.fake_nvlink import CountedDriver, FakeDriver, FakeMoves, FakeNvlink
 from tests.support.stepped import LAYERS, next_step, serve, stepped
 
 WIDE = 4096
@@ -164,21 +164,13 @@ def test_shapes_that_do_not_fit_the_words_are_refused(shape: Shape, told: str) -
 
 
 def test_closing_gives_all_memory_back(deploy, monkeypatch: pytest.MonkeyPatch) -> None:
-    held: list[int] = []
-
-    class Counted(FakeDriver):
-        def reserve(self, size: int) -> int:
-            held.append(super().reserve(size))
-            return held[-1]
-
-        def release(self, address: int, size: int) -> None:
-            held.remove(address)
-            super().release(address, size)
+    class Counted(CountedDriver):
+        pass
 
     monkeypatch.setattr(FakeNvlink, "driver", Counted)
     with deploy(attention=2) as group:
         group.start_ffn()
         for rank in (0, 1):
             group.forward(group.open_attention(rank), 1, 3)
-        assert len(held) == 8
-    assert held == []
+        assert len(Counted.held) == 8
+    assert Counted.held == []

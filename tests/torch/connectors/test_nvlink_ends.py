@@ -22,7 +22,7 @@ from afd_connectors.transports.enqueued.carrier import Transfer
 from afd_connectors.transports.nvlink.link import ENDED
 from afd_connectors.transports.nvlink.window import Window
 from tests.support.fake_nccl import FakeNccl, FakeP2p
-from tests.support.fake_nvlink import TIMED_OUT, FakeDriver, FakeMoves, FakeNvlink
+from tests.support.fake_nvlink import TIMED_OUT, CountedDriver, FakeDriver, FakeMoves, FakeNvlink
 from tests.support.stepped import LAYERS, next_step, serve, stepped
 
 
@@ -180,18 +180,9 @@ def test_memory_goes_once_the_serving_thread_has_ended_its_step(deploy, monkeypa
 
 
 def test_a_join_that_fails_halfway_leaves_nothing(deploy, monkeypatch: pytest.MonkeyPatch) -> None:
-    held: list[int] = []
     files: list[int] = []
 
-    class Failing(FakeDriver):
-        def reserve(self, size: int) -> int:
-            held.append(super().reserve(size))
-            return held[-1]
-
-        def release(self, address: int, size: int) -> None:
-            held.remove(address)
-            super().release(address, size)
-
+    class Failing(CountedDriver):
         def adopt(self, descriptor: int) -> int:
             raise ConnectorError("no.")
 
@@ -201,28 +192,19 @@ def test_a_join_that_fails_halfway_leaves_nothing(deploy, monkeypatch: pytest.Mo
         for _ in range(3):
             with pytest.raises(HandshakeRefused):
                 group.open_attention()
-            assert within(5, lambda: not held)
+            assert within(5, lambda: not Failing.held)
             files.append(len(os.listdir("/proc/self/fd")))
         assert within(5, lambda: len(os.listdir("/proc/self/fd")) <= files[0])
 
 
 def test_a_window_that_cannot_be_made_whole_is_not_made_at_all() -> None:
-    class Poor(FakeDriver):
+    class Poor(CountedDriver):
         def own(self, size: int) -> int:
             raise ConnectorError("cuMemAlloc failed: CUDA_ERROR_OUT_OF_MEMORY.")
 
-        def reserve(self, size: int) -> int:
-            places.append(super().reserve(size))
-            return places[-1]
-
-        def release(self, address: int, size: int) -> None:
-            places.remove(address)
-            super().release(address, size)
-
-    places: list[int] = []
     with pytest.raises(ConnectorError, match="OUT_OF_MEMORY"):
         Window(Poor(), Shape(16, 8, "bfloat16", LAYERS, 2))
-    assert places == []
+    assert Poor.held == []
 
 
 @pytest.mark.parametrize("kinds", [(FakeNvlink, FakeP2p), (FakeP2p, FakeNvlink)])
