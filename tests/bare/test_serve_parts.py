@@ -52,6 +52,15 @@ def test_modes() -> None:
     assert {"--tensor-parallel-size", "--enable-expert-parallel"} < {*shared.arguments}
 
 
+def test_what_attention_keeps_is_both_roles() -> None:
+    part = Part.parse("1A1F:graph+shared+dense")
+    assert (str(part), part.slug, part.mode) == ("1A1F:graph+shared+dense", "1A1F-graph-shared-dense", "graph")
+    asked, ffn = specs(part, graphs)
+    for spec in (*asked, *ffn):
+        kept = {key: value for key, value in section(spec).items() if key.endswith("_on_attention")}
+        assert kept == {"shared_experts_on_attention": True, "dense_layers_on_attention": True}
+
+
 def test_native_replicas_are_started_once_for_all_counts() -> None:
     part = Part.parse("native4,1,2")
     assert (part.counts, part.devices, str(part), part.slug) == ((1, 2, 4), 4, "native1,2,4:graph", "native1-2-4-graph")
@@ -70,6 +79,8 @@ def test_a_part_for_more_devices_says_what_it_needs() -> None:
     [
         ("3A1F:fast", "Expected one of graph, dbo, eager after the colon"),
         ("native2:dbo", "Expected a split such as 2A2F for dbo"),
+        ("1A1F:graph+norms", "Expected words of gate, shared, dense after the mode, found 'norms'"),
+        ("native2:graph+shared", "Expected a split such as 1A1F for what attention keeps"),
         ("native1,0", "Expected a deployment such as native4"),
         ("", "Expected a deployment such as native4"),
     ],

@@ -6,7 +6,8 @@
 
 Parts, see serve_parts: nativeN, that many servers on a device each that share the concurrency (tokens/s summed, of
 the times the worst); dpNep, one native server, data and expert parallel; xAyF, attention servers and FFN servers. Each
-:graph (without a word), :dbo or :eager. One that needs more devices than there are says so and is left out.
+:graph (without a word), :dbo or :eager, then what attention keeps: 1A1F:graph+shared+dense. One that needs more devices
+than there are says so and is left out.
 All uncompiled, with graphs of whole decode steps, random weights and prompts, twice as many requests as run at once
 (--waves). --shape: a load of tools/gpu/shapes.py. A part that fails does not keep the next one from running. A size but
 the first is left out when the time of the parts that are to come would not suffice. Beside each row stands what

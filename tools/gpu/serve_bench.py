@@ -72,7 +72,7 @@ class Bench:
 
     def measure(self, part: Part, servers: Sequence[Server], *, own: bool = True) -> None:
         """All sizes on servers that share them. own: whether no other part of the same servers comes."""
-        given, name = self.options, f"{part.deployment}:{part.mode}"
+        given, name = self.options, f"{part.deployment}:{part.words}"
         holders = [server for server in servers if server.kv_tokens()]
         sizes = sorted(given.concurrency)
         self._run(servers, min(sizes[0], WARM), max(1, given.output // 8), requests=min(sizes[0], WARM))  # warm
@@ -127,7 +127,7 @@ class Bench:
         (self.folder / "table.json").write_text(json.dumps(found, indent=2))
 
     def _planned(self, part: Part, size: int) -> Planned | None:
-        if part.mode == "eager":
+        if part.mode == "eager" or part.kept:  # neither is in the planner's arithmetic
             return None
         load = Load(self.options.input, self.options.output, size)
         found = self._planner.forecast(part.deployment, load, overlap=part.mode == "dbo")

@@ -17,6 +17,12 @@ MODES = ("graph", "dbo", "eager")
 #: Where overlap is asked for, the rule that found out where it pays decides, see docs/dual-batch-overlap.md.
 OVERLAP = ("--enable-dbo", "--dbo-decode-token-threshold", "2")
 _COUNTS = re.compile(r"native([1-9][0-9]*(?:,[1-9][0-9]*)*)")
+#: What attention can keep of the feed-forward part, see docs/placement.md, by the word that a part's name has for it.
+KEPT = {
+    "gate": "compute_gate_on_attention",
+    "shared": "shared_experts_on_attention",
+    "dense": "dense_layers_on_attention",
+}
 JOIN_S = 240.0
 
 
@@ -33,27 +39,36 @@ class Spec:
 class Part:
     """deployment: in a mode. counts: how many of native replicas are measured, one after the other, all started once.
 
-    Names: `native1,2` for one replica and two of the same start, `dp4ep`, `3A1F:dbo`, `1A1F-tp2-ep2:graph`.
+    kept: words of KEPT. Names: `native1,2` for one replica and two of the same start, `dp4ep`, `3A1F:dbo`,
+    `1A1F-tp2-ep2:graph`, `1A1F:graph+shared+dense`.
     """
 
     deployment: Deployment
     mode: str = "graph"
     counts: tuple[int, ...] = ()
+    kept: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> Part:
         """ValueError says which names there are."""
-        name, _, mode = text.partition(":")
-        mode = mode or "graph"
+        name, _, words = text.partition(":")
+        mode, *kept = (words or "graph").split("+")
         if mode not in MODES:
             raise ValueError(
                 f"Expected one of {', '.join(MODES)} after the colon, found {text!r}: write it like 2A2F:dbo."
+            )
+        if unknown := [word for word in kept if word not in KEPT]:
+            raise ValueError(
+                f"Expected words of {', '.join(KEPT)} after the mode, found {unknown[0]!r} in {text!r}: write it like "
+                "1A1F:graph+shared."
             )
         if match := _COUNTS.fullmatch(name):
             counts = tuple(sorted({int(count) for count in match[1].split(",")}))
             part = cls(Deployment("native", counts[-1]), mode, counts)
         else:
-            part = cls(Deployment.parse(name), mode)
+            part = cls(Deployment.parse(name), mode, kept=tuple(kept))
+        if kept and part.deployment.kind != "split":
+            raise ValueError(f"Expected a split such as 1A1F for what attention keeps, found {text!r}.")
         if mode == "dbo" and part.deployment.kind != "split":
             raise ValueError(f"Expected a split such as 2A2F for dbo, found {text!r}: overlap is between roles.")
         return part
@@ -66,7 +81,12 @@ class Part:
     @property
     def slug(self) -> str:
         """Its name for files."""
-        return str(self).replace(":", "-").replace(",", "-")
+        return str(self).translate(str.maketrans(":,+", "---"))
+
+    @property
+    def words(self) -> str:
+        """Its mode and what attention keeps."""
+        return "+".join((self.mode, *self.kept))
 
     def lacking(self, devices: int) -> str | None:
         """A sentence where a host with so many devices cannot serve it."""
@@ -80,7 +100,7 @@ class Part:
         name = str(self.deployment)
         if self.counts:
             name = f"native{','.join(map(str, self.counts))}"
-        return f"{name}:{self.mode}"
+        return f"{name}:{self.words}"
 
 
 def read_part(text: str) -> Part:
@@ -115,6 +135,7 @@ def _split(
     common: dict[str, object] = {
         "port": port, "join_timeout_s": JOIN_S, "connector": os.environ.get(CONNECTOR, "auto"),
         "num_attention_ranks": deployment.ranks, "num_ffn_ranks": deployment.ffn, **more,
+        **{KEPT[word]: True for word in part.kept},
     }  # fmt: skip
     overlap = OVERLAP if part.mode == "dbo" else ()
 

@@ -23,7 +23,7 @@ class Planned:
 class Row:
     """One line of the table; times in milliseconds, used_gib per device, kv_tokens per cache.
 
-    planned: None where the planner has no times (without graphs the host decides).
+    planned: None where the planner has no times (without graphs the host decides, and placements change each part).
     """
 
     server: str
