@@ -85,8 +85,8 @@ class FakeDriver:
 
     free_host = free
 
-    def zero(self, address: int, size: int) -> None:
-        ctypes.memset(address, 0, size)
+    def fill(self, address: int, size: int, byte: int) -> None:
+        ctypes.memset(address, byte, size)
 
     def idle(self) -> None:
         while self.busy:

@@ -124,11 +124,11 @@ class Driver:
         """Gives back what `host` gave."""
         self._do(self._cuda.cuMemFreeHost(host), "cuMemFreeHost")
 
-    def zero(self, address: int, size: int) -> None:
+    def fill(self, address: int, size: int, byte: int) -> None:
         """Waits until it is done."""
         stream = self._do(self._cuda.cuStreamCreate(1), "cuStreamCreate")
         try:
-            self._do(self._cuda.cuMemsetD8Async(address, 0, size, stream), "cuMemsetD8Async")
+            self._do(self._cuda.cuMemsetD8Async(address, byte, size, stream), "cuMemsetD8Async")
             self._do(self._cuda.cuStreamSynchronize(stream), "cuStreamSynchronize")
         finally:
             self._cuda.cuStreamDestroy(stream)

@@ -1,6 +1,7 @@
 // Rows into a peer's memory and out of one's own, each with the number of the exchange, so that nobody asks for them.
 //
-// Rows travel as they are in chunks, and per chunk one word of the message's number and its head, written after them.
+// Rows travel as they are in chunks, and per chunk one word of the message's number and its head, written after them;
+// those of small messages without chunks, see units.cu.
 // Numbers are counted in device memory by the kernels themselves, so that a graph can be replayed without a host.
 //
 // Once a wait is given up, its window is over until the ranks meet again: nothing of it is sent or told any more, because

@@ -15,6 +15,8 @@ from afd_connectors.transports.nvlink.sizes import (
     OVER_BYTES,
     ROWS_AT,
     STATUS_BYTES,
+    UNITS_AT,
+    UNITS_BYTES,
     Slots,
 )
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from afd_connectors.transports.nvlink.driver import Driver
 
 _ENDED_AT, _FOUND_AT, _ERROR_AT = 0, 8, 16
+_EMPTY = 0xFF  # each byte of a unit that is not there, see kernels.cu
 
 
 class Window:
@@ -78,8 +81,10 @@ class Window:
 
     def restart(self) -> None:
         """Nothing came and nothing went yet."""
-        self._driver.zero(self._mine, self.slots.total)
-        self._driver.zero(self._counts, self._counts_bytes)
+        self._driver.fill(self._mine, self.slots.total, 0)
+        for place in range(self.slots.number):
+            self._driver.fill(self._mine + place * self.slots.slot + UNITS_AT, UNITS_BYTES, _EMPTY)
+        self._driver.fill(self._counts, self._counts_bytes, 0)
         ctypes.memset(self._status, 0, STATUS_BYTES)
 
     def forget(self) -> None:
