@@ -22,6 +22,12 @@ __device__ __forceinline__ void store_unit(u64 at, const Unit& v) {
     asm volatile("{.reg .b128 v; mov.b128 v, {%1, %2}; st.relaxed.sys.global.b128 [%0], v;}"
                  :: "l"(at), "l"(v.low), "l"(v.high) : "memory");
 }
+__device__ __forceinline__ u64 load_relaxed(u64 at) {
+    u64 v; asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(at) : "memory"); return v;
+}
+__device__ __forceinline__ void store_relaxed(u64 at, u64 v) {
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" :: "l"(at), "l"(v) : "memory");
+}
 __device__ __forceinline__ u64 place_of(u32 block, u32 pass) {
     return 16ull * ((block + pass * gridDim.x) * THREADS + threadIdx.x);
 }
@@ -32,10 +38,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) afd_put_units(const __g
     after_earlier_kernels();
     let_later_kernels_come();
     const u32 over = load_word(p.over), number = tells ? load_word(p.counts) + 1 : 0;
-    if (tells && !over) {
-        *(u32*)p.counts = number;
-        asm volatile("st.relaxed.sys.global.u64 [%0], %1;" :: "l"(p.flags), "l"((u64)number << 32 | p.head) : "memory");
-    }
     for (u32 first = blockIdx.x; first * (16 * THREADS) < p.bytes; first += PASSES * gridDim.x) {
         Unit v[PASSES];
 #pragma unroll
@@ -47,10 +49,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) afd_put_units(const __g
             if (empty(v[k])) v[k].high >>= 1;
         }
         if (over) return;
+        if (tells && first == 0) store_relaxed(p.flags, (u64)number << 32 | p.head);
 #pragma unroll
         for (u32 k = 0; k < PASSES; k++)
             if (place_of(first, k) < p.bytes) store_unit(p.flags + UNITS_AT + place_of(first, k), v[k]);
     }
+    if (tells) *(u32*)p.counts = number;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2) afd_wait_units(const __grid_constant__ Args a) {
@@ -72,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) afd_wait_units(const __
 #pragma unroll
             for (u32 k = 0; k < PASSES; k++) if (missing >> k & 1) v[k] = load_unit(slot + place_of(first, k));
             if (!told) {
-                word = load_acquire(p.flags);
+                word = load_relaxed(p.flags);
                 told = (u32)(word >> 32) == number;
                 if (told && (u32)word != p.head) why = MISMATCH;
             }
