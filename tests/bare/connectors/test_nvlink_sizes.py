@@ -27,7 +27,7 @@ def test_chunks_cover_every_message_and_have_words_of_their_own(size: int, stage
         assert plan.chunks == 1
         assert size <= sizes.UNITS_BYTES
         assert 1 <= plan.put == plan.wait <= sizes.MOST_BLOCKS
-        assert (plan.put - 1) * sizes.THREADS * sizes.PASSES * UNIT < size
+        assert (plan.put - 1) * sizes.THREADS * UNIT < size
     else:
         assert 1 <= plan.put <= plan.chunks
         assert 1 <= plan.wait <= plan.chunks
@@ -53,8 +53,8 @@ def test_slots_have_room_for_words_and_rows(tokens: int, units: int, stages: int
 
 def test_the_kernels_are_told_the_same() -> None:
     source = "".join(files("afd_connectors.transports.nvlink").joinpath(name).read_text() for name in kernels.SOURCES)
-    defined = dict(re.findall(r"#define (THREADS|PASSES|UNITS_AT) (\d+)", source))
-    assert defined == {"THREADS": str(sizes.THREADS), "PASSES": str(sizes.PASSES), "UNITS_AT": str(sizes.UNITS_AT)}
+    defined = dict(re.findall(r"#define (THREADS|UNITS_AT) (\d+)", source))
+    assert defined == {"THREADS": str(sizes.THREADS), "UNITS_AT": str(sizes.UNITS_AT)}
     assert sizes.THREADS == driver.THREADS
     assert f"Part part[{sizes.MOST_PARTS}]" in source
     assert all(f"{kernel}(const __grid_constant__ Args a)" in source for kernel in kernels.KERNELS)

@@ -20,8 +20,6 @@ MOST_BLOCKS = 256
 UNITS_BYTES = 4 * MIB
 #: The same beside another stage, where blocks that wait are to be few.
 UNITS_BESIDE = 64 * KIB
-#: Units of a thread that are under way at once.
-PASSES = 2
 CHUNK_LEAST = 4 * KIB
 #: From here on chunks are smaller parts of the whole, since the link does not hide the receiver's copies of the last
 #: ones. Below, more chunks cost more than that: the sender waits for the peer's memory once for each.
@@ -61,8 +59,9 @@ def plan_of(size: int, stages: int = 1) -> Plan:
 
 
 def in_units(size: int) -> Plan:
-    """As many blocks as have something to do, all at once."""
-    blocks = min(-(-size // (UNIT * THREADS * PASSES)), MOST_BLOCKS)
+    """A unit for each thread, or for each the same number where that would be too many blocks at once."""
+    groups = -(-size // (UNIT * THREADS))
+    blocks = -(-groups // -(-groups // MOST_BLOCKS))
     return Plan(size, 1, blocks, blocks, units=True)
 
 
