@@ -2,12 +2,12 @@
 // word of the message's number and its head. Compiled behind kernels.cu, whose words it uses.
 //
 // That spares the sender the wait for the peer's memory which must lie between rows and a word that speaks for them. A
-// place is empty while it is all ones. Both sides move a unit as one value of 128 bits, which PTX's memory model never
-// parts (from compute capability 7.0 on), so what is not all ones is whole. Whoever waits takes the unit out and leaves
-// its place empty again; the peer stores there next only after it had an answer that came later in this stream. Eight
-// NaNs that are all ones travel as other NaNs.
+// place is empty while it is all ones. Both sides move a unit as one value of 128 bits with relaxed operations of system
+// scope, which is what CUDA's own 128-bit atomics load and store with (from compute capability 7.0 on): so what is not
+// all ones is whole. Whoever waits takes the unit out and leaves its place empty again; the peer stores there next only
+// after it had an answer that came later in this stream. NaNs that are all ones travel as other NaNs.
 #define UNITS_AT 8192  // behind the words of chunks
-#define PASSES 2       // units of a thread that are under way at once
+#define PASSES 2  // units of a thread that are under way at once
 
 struct Unit { u64 low, high; };
 
