@@ -5,7 +5,7 @@
 Microseconds one way (half of a round trip) inside graphs, p50 and p99 over replays; the attention side copies what it
 receives out of the slot, the FFN side uses it where it lies if it can. Parts: table; sweep: the ways a message can
 travel; without-link: the same between two streams of one process; failure: SIGSTOP, kill -9, a process started anew
-under the same graph; beside: a matrix product beside a wait.
+under the same graph; beside: a matrix product beside a wait; stress: other bits in each of many replays.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 
-from afd_connectors.transports.nvlink.sizes import Plan, chunked, plan_of
+from afd_connectors.transports.nvlink.sizes import UNIT, UNITS_BYTES, Plan, chunked, in_units, plan_of
 from tools.gpu import setups
 from tools.gpu.children import Child, Children, Failed
 
 LIMIT_S, WAIT_S, MOST_RESIDENT = 60.0, 3.0, 128
+STRESS_S, STRESS_TIMES, STRESS_BYTES = 60.0, 20_000, 20 << 30  # a part of stress: seconds, replays, bytes one way
 QUICK = False  # set where it is about right data alone
 Answer = dict[str, object]
 
 
 class Pair:
-    """Both sides, asked at once."""
+    """Both sides, asked at once. module: what each of them runs."""
 
-    def __init__(self, children: Children, rows: int, hidden: int) -> None:
-        self._children = children
+    def __init__(self, children: Children, rows: int, hidden: int, module: str = "tools.gpu.hop_nvlink") -> None:
+        self._children, self._module = children, module
         self._job = {"rows": rows, "hidden": hidden, "limit_s": WAIT_S}
         self._count = 0
         self.ffn = self._start("ffn", 1)
@@ -53,7 +54,7 @@ class Pair:
     def _start(self, role: str, device: int) -> Child:
         self._count += 1
         job = {"role": role, "name": f"afd-hop-{os.getpid()}", **self._job}
-        return self._children.start(f"hop-nvlink-{role}-{self._count}", "tools.gpu.hop_nvlink", job, device)
+        return self._children.start(f"hop-{role}-{self._count}", self._module, job, device)
 
 
 def trips_of(size: int) -> tuple[int, int]:
@@ -101,6 +102,8 @@ def bad(answer: Answer) -> str:
 
 def named(plan: Plan) -> str:
     """A way to travel, in short."""
+    if plan.units:
+        return f"units, put {plan.put}, wait {plan.wait}"
     return f"put {plan.put}, {plan.chunks} chunks, wait {plan.wait}{' apart' if plan.apart else ''}"
 
 
@@ -108,6 +111,8 @@ def ways(size: int) -> Iterator[tuple[Plan, bool, bool]]:
     """(plan, early, land) that are worth a try for a size."""
     for most, put, wait in ((64, 64, 64), (128, 64, 64), (128, 128, 64), (256, 128, 64), (1024, 128, 64)):
         yield chunked(size, most, put, wait), True, True
+    if size <= UNITS_BYTES:
+        yield in_units(size), True, True
     usual = plan_of(size)
     yield usual, True, True
     yield usual, False, True
@@ -199,6 +204,26 @@ def killed_under_load(pair: Pair) -> Answer:
     return last
 
 
+def stress(pair: Pair, rows: Sequence[int], hidden: int) -> bool:
+    """Whether all bits came back in many replays, whatever they were."""
+    right = True
+    for count in rows:
+        pair.both({"op": "keep", "rows": count, "hidden": hidden, "trips": 2})
+        size = count * hidden * 2
+        times = max(20, min(STRESS_TIMES, STRESS_BYTES // size))
+        began = time.monotonic()
+        found = pair.both({"op": "stress", "times": times}, STRESS_S)
+        ones, _ = pair.both({"op": "ones"})
+        right = right and all(one["wrong"] == 0 and one["error"] == [0, 0, 0] for one in (found[0], ones))
+        units = times * 4 * size // UNIT
+        print(
+            f"{count:5} rows, {times} replays, {units} units one way or the other in {time.monotonic() - began:.1f} s, "
+            f"words wrong {found[0]['wrong']}, not NaN of all ones {ones['wrong']}, errors {found[0]['error']}",
+            flush=True,
+        )
+    return right
+
+
 def beside(pair: Pair) -> None:
     """A matrix product beside waits of few and many blocks."""
     for blocks, apart in ((1, False), (16, False), (32, False), (64, False), (64, True)):
@@ -231,6 +256,8 @@ def main() -> None:
                     without_link(pair, options.rows, widest)
                 elif part == "failure":
                     right = failure(pair, widest) and right
+                elif part == "stress":
+                    right = stress(pair, options.rows, widest) and right
                 elif part == "beside":
                     beside(pair)
             except Failed as error:

@@ -157,6 +157,25 @@ class Side:
             "sound": sound,
         }
 
+    def stress(self, times: int) -> dict[str, object]:
+        """The kept graph with new bits each time, any bits at all; wrong: how many 16-bit words came back as others."""
+        sent, got = (rows[: self.kept_count].view(torch.int16) for rows in (self.rows, self.out))
+        wrong = torch.zeros((), device="cuda", dtype=torch.int64)
+        for _ in range(times):
+            if self.first:
+                sent.random_(-(1 << 15), 1 << 15)
+            self.kept()
+            if self.first:
+                wrong += (sent != got).sum()
+        return {"wrong": int(wrong), "error": self.window.error()}
+
+    def ones(self) -> dict[str, object]:
+        """How many words of rows that are nothing but ones come back as other than NaN; of the attention side."""
+        if self.first:
+            self.rows[: self.kept_count].view(torch.int16).fill_(-1)
+        self.kept()
+        return {"wrong": int((~self.out[: self.kept_count].isnan()).sum()), "error": self.window.error()}
+
     def end(self) -> dict[str, object]:
         """Seconds until the device lets go of a wait that the host ends."""
         self.kept()
@@ -261,13 +280,13 @@ def timed(replay: Callable[[], None], trips: int, rounds: int) -> dict[str, obje
     return {"p50": median(found), "p99": quantiles(found, n=100)[98]}
 
 
-def main() -> None:
+def serve_jobs(kind: type[Side]) -> None:
     """Answers jobs until standard input ends."""
     out = answers()
     torch.cuda.set_device(0)
     with torch.inference_mode(), own_stream(torch.device("cuda", 0)):
         started = time.perf_counter()
-        side = Side(**json.loads(sys.argv[1]))
+        side = kind(**json.loads(sys.argv[1]))
         say(out, {"ready": True, "s": time.perf_counter() - started})
         for line in sys.stdin:
             job = json.loads(line)
@@ -280,4 +299,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve_jobs(Side)

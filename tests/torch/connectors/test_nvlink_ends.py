@@ -19,7 +19,9 @@ from afd_connectors.step import Mode, Step
 from afd_connectors.testing.group import Group, within
 from afd_connectors.transports import handover
 from afd_connectors.transports.enqueued.carrier import Transfer
+from afd_connectors.transports.nvlink.failed import CallFailed
 from afd_connectors.transports.nvlink.link import ENDED
+from afd_connectors.transports.nvlink.sizes import UNITS_AT, UNITS_BYTES
 from afd_connectors.transports.nvlink.window import Window
 from tests.support.fake_nccl import FakeNccl, FakeP2p
 from tests.support.fake_nvlink import TIMED_OUT, CountedDriver, FakeDriver, FakeMoves, FakeNvlink
@@ -75,6 +77,21 @@ def test_after_a_wait_that_was_ended_nothing_reaches_the_peer(stage: int) -> Non
     moves.wait([attention.incoming(got.data_ptr(), 4, 2, stage)], 0)
     assert attention.error() == (0, 0, 0)
     for window in (ffn, attention):
+        window.free()
+
+
+def test_whoever_comes_finds_every_unit_empty_and_no_word() -> None:
+    """Also after a message that nobody took out."""
+    _, ffn, attention = pair()
+    for stage in (0, 1):
+        flags = ffn.incoming(64, 4, 0, stage).flags
+        ctypes.memset(flags, 7, UNITS_AT + UNITS_BYTES)
+    ffn.restart()
+    for window in (ffn, attention):
+        for stage in (0, 1):
+            flags = window.incoming(64, 4, 0, stage).flags
+            assert not any(ctypes.string_at(flags, UNITS_AT))
+            assert ctypes.string_at(flags + UNITS_AT, UNITS_BYTES).count(0xFF) == UNITS_BYTES
         window.free()
 
 
@@ -184,7 +201,7 @@ def test_a_join_that_fails_halfway_leaves_nothing(deploy, monkeypatch: pytest.Mo
 
     class Failing(CountedDriver):
         def adopt(self, descriptor: int) -> int:
-            raise ConnectorError("no.")
+            raise CallFailed("cuMemImportFromShareableHandle", "CUDA_ERROR_NOT_SUPPORTED")
 
     monkeypatch.setattr(FakeNvlink, "driver", Failing)
     with deploy() as group:

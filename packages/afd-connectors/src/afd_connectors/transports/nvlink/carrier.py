@@ -18,7 +18,7 @@ from afd_connectors.transports.handover import decline
 from afd_connectors.transports.nvlink import meeting
 from afd_connectors.transports.nvlink.link import Link
 from afd_connectors.transports.nvlink.moves import Moves, Part
-from afd_connectors.transports.nvlink.sizes import UNIT
+from afd_connectors.transports.nvlink.sizes import UNIT, Slots
 from afd_connectors.transports.nvlink.window import Window
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from afd_connectors.transports.nvlink.driver import Driver
+    from afd_connectors.transports.nvlink.fp8 import PackedMoves
 
 log = logging.getLogger("afd.connectors")
 CLOSE_S, IDLE_S, DECLINE_S = 5.0, 30.0, 5.0
@@ -39,10 +40,15 @@ class NvlinkCarrier:
     name: ClassVar[str] = "nvlink"
     lasting: ClassVar[bool] = True
 
-    def __init__(self, driver: Driver, moves: Moves, device: Device, shape: Shape, limit_s: float) -> None:
-        self._driver, self._moves, self._device, self._shape, self._limit_s = driver, moves, device, shape, limit_s
+    def __init__(
+        self, driver: Driver, moves: Moves | PackedMoves, device: Device, shape: Shape, slots: Slots, limit_s: float
+    ) -> None:
+        self._driver, self._moves, self._device, self._shape, self._slots = driver, moves, device, shape, slots
+        self._limit_s = limit_s
         self._windows: dict[int, Window] = {}
         self._retired: list[tuple[Window, Callable[[], bool]]] = []
+        self._meeting: set[int] = set()  # peers whose window a thread puts other memory under just now
+        self._closed, self._quiet = False, True
         self._lock = threading.Lock()
 
     @property
@@ -57,13 +63,15 @@ class NvlinkCarrier:
         """See Carrier."""
         self._device.bind()
         self._collect()
+        self._open_or_raise()
         try:
-            window = Window(self._driver, self._shape)
+            window = Window(self._driver, self._shape, self._slots)
         except ConnectorError as error:
             decline(arrival.data, error, Deadline(DECLINE_S))
             raise
         try:
             meeting.offer(arrival.data, window)
+            self._open_or_raise()
             return Link(window, self._limit_s, self._rooms(window), self._retire)
         except BaseException:
             window.free()
@@ -72,10 +80,20 @@ class NvlinkCarrier:
     def accept(self, data: socket.socket, peer: int, deadline: Deadline) -> Link:
         """See Carrier."""
         self._device.bind()
-        window = self._windows.get(peer)
-        if window is None:
-            window = self._windows[peer] = Window(self._driver, self._shape)
-        meeting.accept(data, window, deadline, self._settle)
+        with self._lock:
+            self._open_or_raise()
+            self._meeting.add(peer)
+        try:
+            window = self._windows.get(peer)
+            if window is None:
+                window = self._windows[peer] = Window(self._driver, self._shape, self._slots)
+            meeting.accept(data, window, deadline, self._settle)
+        finally:
+            with self._lock:
+                self._meeting.discard(peer)
+                late = [self._windows.pop(peer)] if self._closed and peer in self._windows else []
+            self._give_back(late, self._quiet)
+        self._open_or_raise()
         return Link(window, self._limit_s, [], lambda _link: None)
 
     def send(self, transfers: Sequence[Transfer]) -> Failures:
@@ -87,16 +105,24 @@ class NvlinkCarrier:
         return self._issue(transfers, Window.incoming, self._moves.wait)
 
     def close(self, quiet: bool) -> None:
-        """See Carrier; nothing is unmapped that the device or a thread of this process may still use."""
+        """See Carrier; nothing is unmapped that the device or a thread of this process may still use.
+
+        What another thread is about to connect goes when that thread sees that this is closed.
+        """
         self._device.bind()
         with self._lock:
-            windows = [*self._windows.values(), *(window for window, _ in self._retired)]
+            self._closed, self._quiet = True, quiet
+            idle = [self._windows.pop(peer) for peer in tuple(self._windows) if peer not in self._meeting]
+            windows = [*idle, *(window for window, _ in self._retired)]
+            self._retired = []
+        self._give_back(windows, quiet)
+
+    def _give_back(self, windows: Sequence[Window], quiet: bool) -> None:
         if not windows:
             return
         if not (quiet and self._idle(CLOSE_S)):
             log.warning("the memory of %d peers may still be used and stays until this process ends", len(windows))
             return
-        self._windows, self._retired = {}, []
         for window in windows:
             window.free()
 
@@ -143,6 +169,8 @@ class NvlinkCarrier:
         return ()
 
     def _rooms(self, window: Window) -> list[Tensor]:
+        if self._slots.scales:  # what arrives is not what is computed with
+            return []
         import torch
 
         dtype: torch.dtype = getattr(torch, self._shape.dtype)
@@ -155,7 +183,14 @@ class NvlinkCarrier:
         """On the thread that enqueued."""
         self._device.bind()
         with self._lock:
-            self._retired.append((link.window, self._driver.mark()))
+            if not self._closed:
+                self._retired.append((link.window, self._driver.mark()))
+                return
+        self._give_back([link.window], True)  # connected while this was closed: nobody enqueued anything on it
+
+    def _open_or_raise(self) -> None:
+        if self._closed:
+            raise ConnectorError("this side was closed while it connected.")
 
     def _collect(self) -> None:
         """Gives back what the device is past."""

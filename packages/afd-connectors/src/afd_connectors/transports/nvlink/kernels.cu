@@ -1,6 +1,7 @@
 // Rows into a peer's memory and out of one's own, each with the number of the exchange, so that nobody asks for them.
 //
-// Rows travel as they are in chunks, and per chunk one word of the message's number and its head, written after them.
+// Rows travel as they are in chunks, and per chunk one word of the message's number and its head, written after them;
+// those of small messages without chunks, see units.cu.
 // Numbers are counted in device memory by the kernels themselves, so that a graph can be replayed without a host.
 //
 // Once a wait is given up, its window is over until the ranks meet again: nothing of it is sent or told any more, because
@@ -33,11 +34,13 @@ struct Args {
 #define THREADS 512
 #define FLIGHT 8  // units of a thread that are under way at once
 #define LOOK_EVERY 32
-// Between two looks at host memory: half a millisecond for the first warp of a part, an eighth of a second for others, who
-// learn from it what it found, unless it has what it waits for. A look takes a microsecond, and those of many warps one
-// after the other: where 64 looked all the time, they and the peer that waited for them were many times slower.
+// Between two looks at host memory: half a millisecond for the first warp of a part, an eighth of a second for the first
+// of other blocks and a second for the rest, who learn from it what it found, unless it has what it waits for. A look
+// takes a microsecond, and those of many warps one after the other: where 64 looked all the time, they and the peer that
+// waited for them were many times slower.
 #define LOOK_CYCLES 1000000
 #define RARE_CYCLES 250000000
+#define RAREST_CYCLES 2000000000
 #define TIMED_OUT 1u
 #define MISMATCH 2u
 #define ENDED 3u
@@ -75,7 +78,7 @@ __device__ __forceinline__ u32 verdict(const Part& p, u64 limit_ns, u64& since, 
     if (over) return over;
     const long long cycles = clock64();
     if (looked == 0) looked = cycles;
-    if (cycles - looked < (blockIdx.x == 0 && threadIdx.x < 32 ? LOOK_CYCLES : RARE_CYCLES)) return 0;
+    if (cycles - looked < (threadIdx.x >= 32 ? RAREST_CYCLES : blockIdx.x ? RARE_CYCLES : LOOK_CYCLES)) return 0;
     looked = cycles;
     const u64 now = now_ns();
     if (since == 0) since = now;

@@ -7,16 +7,18 @@ from functools import cache
 from importlib.resources import files
 
 from afd_connectors.errors import ConnectorError
+from afd_connectors.transports.nvlink.failed import CallFailed
 
 Memory = int  # a handle, as the library gives it
-KERNELS = ("afd_put", "afd_wait", "afd_await", "afd_copy")
+SOURCES = ("kernels.cu", "units.cu")  # one behind the other
+KERNELS = ("afd_put", "afd_wait", "afd_await", "afd_copy", "afd_put_units", "afd_wait_units")
 
 
 def checked(answer: Sequence[object], call: str) -> Memory:
-    """The value of a call's answer; ConnectorError when it failed."""
+    """The value of a call's answer; CallFailed when it failed."""
     code, *values = answer
     if int(code):  # type: ignore[call-overload]
-        raise ConnectorError(f"{call} failed: {getattr(code, 'name', code)}.")
+        raise CallFailed(call, str(getattr(code, "name", code)))
     return values[0] if values else 0  # type: ignore[return-value]
 
 
@@ -25,7 +27,7 @@ def load(device: int, architecture: str) -> dict[str, object]:  # noqa: ARG001  
     """The kernels by name for the device, which is current, such as (0, "sm_90")."""
     from cuda.bindings import driver
 
-    image = compiled(files(__package__).joinpath("kernels.cu").read_text(), architecture)
+    image = compiled("".join(files(__package__).joinpath(name).read_text() for name in SOURCES), architecture)
     module = checked(driver.cuModuleLoadData(image), "cuModuleLoadData")
     return {name: checked(driver.cuModuleGetFunction(module, name.encode()), "cuModuleGetFunction") for name in KERNELS}
 

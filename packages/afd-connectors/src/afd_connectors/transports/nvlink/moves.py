@@ -17,7 +17,9 @@ ROWS, LAYERS, STAGES = 1 << 20, 1 << 11, 2
 
 
 class Part(NamedTuple):
-    """One message of one pair of ranks, as addresses of the device; see kernels.cu. size: bytes of rows."""
+    """One message of one pair of ranks, as addresses of the device; see kernels.cu. size: bytes of rows; scales: of
+    rows that travel as e4m3, where in the slot theirs are, 0 of rows that travel as they are.
+    """
 
     start: int
     to: int
@@ -27,6 +29,7 @@ class Part(NamedTuple):
     status: int
     size: int
     head: int
+    scales: int = 0
 
 
 def head_of(rows: int, layer: int, stage: int) -> int:
@@ -50,11 +53,14 @@ class Moves:
     def put(self, parts: Sequence[Part], stream: int) -> None:
         """Each part's rows to its peer, all parts together; none of a window that is over."""
         planned = [(part, self._plan(part.size)) for part in parts]
-        self._launch("afd_put", [(part, plan, plan.put) for part, plan in planned], stream)
+        self._launch("afd_put_units", [(part, plan, plan.put) for part, plan in planned if plan.units], stream)
+        self._launch("afd_put", [(part, plan, plan.put) for part, plan in planned if not plan.units], stream)
 
     def wait(self, parts: Sequence[Part], stream: int) -> None:
         """What follows on the stream finds each part's rows, or its status says why not."""
         planned = [(part, self._plan(part.size)) for part in parts]
+        self._launch("afd_wait_units", [(part, plan, plan.wait) for part, plan in planned if plan.units], stream)
+        planned = [(part, plan) for part, plan in planned if not plan.units]
         fused = [(part, plan, plan.wait) for part, plan in planned if part.to != part.start and not plan.apart]
         self._launch("afd_wait", fused, stream)
         alone = [(part, plan, 1) for part, plan in planned if part.to == part.start or plan.apart]

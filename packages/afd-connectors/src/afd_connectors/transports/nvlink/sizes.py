@@ -16,11 +16,16 @@ MOST_CHUNKS = 1024
 #: Of all parts of a call together: as many as a device runs at once, so that no block waits for one that waits.
 MOST_BLOCKS = 256
 
+#: Up to here each unit says by itself that it is there, see units.cu; they travel by a place of their own.
+UNITS_BYTES = 4 * MIB
+#: The same beside another stage, where blocks that wait are to be few.
+UNITS_BESIDE = 64 * KIB
 CHUNK_LEAST = 4 * KIB
 #: From here on chunks are smaller parts of the whole, since the link does not hide the receiver's copies of the last
 #: ones. Below, more chunks cost more than that: the sender waits for the peer's memory once for each.
 MEDIUM, LARGE = 12 * MIB, 64 * MIB
-FLAGS_AT, ROWS_AT = 0, 8 * MOST_CHUNKS
+FLAGS_AT, UNITS_AT = 0, 8 * MOST_CHUNKS
+ROWS_AT = UNITS_AT + UNITS_BYTES
 COUNTS = MOST_CHUNKS  # u32 per slot and direction
 OVER_BYTES = 16  # after all counts, a word of them is used
 STATUS_BYTES = 32
@@ -28,7 +33,7 @@ STATUS_BYTES = 32
 
 class Plan(NamedTuple):
     """chunk: bytes of one, chunks: how many; put, wait: blocks of the kernels; apart: one block waits and others copy
-    after it.
+    after it; units: whether it is one chunk in which each unit says that it is there.
     """
 
     chunk: int
@@ -36,6 +41,7 @@ class Plan(NamedTuple):
     put: int
     wait: int
     apart: bool = False
+    units: bool = False
 
 
 @lru_cache(maxsize=4096)
@@ -45,9 +51,18 @@ def plan_of(size: int, stages: int = 1) -> Plan:
     Beside another stage few blocks wait: those that do keep others from computing.
     """
     beside = stages > 1
+    if size <= (UNITS_BESIDE if beside else UNITS_BYTES):
+        return in_units(size)
     if size < MEDIUM:
         return chunked(size, 64, 64, 64)._replace(apart=beside)
     return chunked(size, 256 if size < LARGE else MOST_CHUNKS, 128, 32 if beside else 128)
+
+
+def in_units(size: int) -> Plan:
+    """A unit for each thread, or for each the same number where that would be too many blocks at once."""
+    groups = -(-size // (UNIT * THREADS))
+    blocks = -(-groups // -(-groups // MOST_BLOCKS))
+    return Plan(size, 1, blocks, blocks, units=True)
 
 
 def chunked(size: int, most: int, put: int, wait: int) -> Plan:
@@ -59,12 +74,14 @@ def chunked(size: int, most: int, put: int, wait: int) -> Plan:
 
 class Slots(NamedTuple):
     """The memory into which one side receives: per stage one slot for hidden states and, where router logits travel,
-    one for those; in each words of chunks and rows as they are.
+    one for those; in each words of chunks, a place for units and rows as they are. scales: where in a slot those of
+    rows are that travel as e4m3, 0 where they travel as they are.
     """
 
     slot: int
     number: int
     stages: int
+    scales: int = 0
 
     @property
     def total(self) -> int:
