@@ -40,7 +40,8 @@ from tools.gpu.children import Failed
 from tools.gpu.serve_parts import Part, read_part
 from tools.gpu.servers import Servers, places
 from tools.topologies.outcome import HEAD, Outcome
-from tools.topologies.trial import READY_S, Started, Trial, Wanted
+from tools.topologies.started import Started, Wanted
+from tools.topologies.trial import READY_S, Trial
 
 
 def run(trial: Trial, parts: Sequence[Part], file: Path | None, at_once: bool) -> bool:

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from afd_connectors.layout import Layout
@@ -20,6 +20,7 @@ from tools.gpu.servers import CPU, VLLM, Server, Servers, place
 from tools.streams import Crowd
 from tools.topologies import listening, sections
 from tools.topologies.outcome import Equal, Outcome, added
+from tools.topologies.started import Started, Wanted
 
 READY_S, LIMIT_S, LOOK_S = 400.0, 300.0, 0.5
 SEEN = 8  # tokens of each request before a server is killed
@@ -27,38 +28,6 @@ SEEN = 8  # tokens of each request before a server is killed
 LONGER = {"cpu": 5, "cuda": 18}
 ROWS = 64
 NAME = "toy"
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """device: cuda or cpu. count: prompts of each attention server; tokens: of each answer.
-
-    standby: whether another server of the last FFN rank stands by when that rank's is killed.
-    """
-
-    device: str
-    family: str
-    count: int
-    tokens: int
-    kill: bool
-    dtype: str
-    standby: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """A topology's servers: those that are asked, and the FFN's with what they were started from."""
-
-    part: Part
-    fronts: Sequence[Server]
-    ffn: Sequence[Server]
-    specs: Sequence[Spec]
-    standby: Server | None
-
-    def ready(self, until: float) -> None:
-        """Waits for all of them; Failed when one ends, or at time.monotonic() `until`."""
-        for server in (*self.fronts, *self.ffn, *(() if self.standby is None else (self.standby,))):
-            server.ready(until)
 
 
 class Trial:
@@ -136,20 +105,35 @@ class Trial:
                 crowd.wait_tokens(SEEN, LIMIT_S)
             if any(stream.ended for crowd in crowds for stream in crowd.streams):
                 raise Failed("requests had ended before the FFN server was killed: ask for more --tokens")
+            killed = moment = time.monotonic()
             started.ffn[-1].kill()
-            moment = time.monotonic()
         if started.standby is None:
             again = self._start(servers, started.specs[-1], part, "-again")
             moment = listening.since(again, sections.port(started.specs[-1]), READY_S)
         for crowd in crowds:
             crowd.wait_end(LIMIT_S)
+        self._say_failed(part, crowds, killed)
         self._note(part, outcome, crowds, moment)
         return outcome
 
+    def _say_failed(self, part: Part, crowds: Sequence[Crowd], killed: float) -> None:
+        """Of requests that an error ended: how soon, and whether their tokens until then are native vLLM's."""
+        native = self._native[part.deployment.tp]
+        pairs = [pair for crowd in crowds for pair in zip(crowd.streams, native, strict=True)]
+        failed = [(stream, right) for stream, right in pairs if stream.error is not None]
+        if not failed:
+            return
+        false = sum(stream.tokens != right[: len(stream.tokens)] for stream, right in failed)
+        last = max(stream.ended_at for stream, _ in failed) - killed
+        errors = {str(stream.error) for stream, _ in failed}
+        print(
+            f"  {part}: {len(failed)} of {len(pairs)} requests ended with an error within {last:.1f} s of the kill, "
+            f"{false} of them after a false token: {'; '.join(sorted(errors))[:300]}",
+            flush=True,
+        )
+
     def _note(self, part: Part, outcome: Outcome, crowds: Sequence[Crowd], moment: float) -> None:
         """What the loss of the last FFN server did. moment: when another listened, or of the kill, see Outcome."""
-        for error in {error for crowd in crowds for error in crowd.errors}:
-            print(f"  {part}: a request failed: {error}", flush=True)
         deployment = part.deployment
         hit, spared = list[Crowd](), list[Crowd]()
         for number, crowd in enumerate(crowds):
@@ -159,7 +143,8 @@ class Trial:
             }
             (hit if deployment.ffn - 1 in peers else spared).append(crowd)
         outcome.hit, outcome.pause = self._end(part, hit)
-        outcome.after = max(crowd.next_after(moment) for crowd in hit)
+        if all(crowd.times_after(moment) for crowd in hit):
+            outcome.after = max(crowd.next_after(moment) for crowd in hit)
         if spared:
             outcome.spared, outcome.spared_pause = self._end(part, spared)
 
