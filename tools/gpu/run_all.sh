@@ -9,12 +9,13 @@
 #
 # serve, qwen: over HTTP, DeepSeek-V2-Lite dimensions and 256 tokens in, Qwen3-30B-A3B dimensions and 4096 tokens in.
 # trace: the step table at 1 and 16 rows with profiler traces. parts: what a step of 128 and of 512 rows is made of, with
-# and without overlap, from such traces. dbo: graphs with dual-batch overlap beside graphs
-# without, agreement with native and decode steps. several: two attention ranks on one FFN rank. compiled: parity through
-# torch.compile. launch: `afd serve` as a user runs it. families: further families and quantised experts.
-# topologies: several ranks and processes of each role, on as many devices as there are. lost (only when named): the loss
-# of an FFN server under load where four processes share two devices; tensor-parallel attention likewise. dbolong (only when named): the
-# steps with 512 tokens of context.
+# and without overlap, from such traces. dbo: graphs with dual-batch overlap beside graphs without, agreement with native
+# and decode steps. several: two attention ranks on one FFN rank. compiled: parity through torch.compile. launch: `afd
+# serve` as a user runs it. families: further families and quantised experts. topologies: several ranks and processes of
+# each role, on as many devices as there are.
+#
+# lost (only when named): the loss of an FFN server under load where four processes share two devices, then the same with
+# tensor-parallel attention. dbolong (only when named): the steps with 512 tokens of context.
 #
 # four (only when named): everything that needs four devices, each of its parts also alone: fourkill, tokens and the loss
 # of an FFN rank under load; four-NAME, a load of tools/gpu/shapes.py over HTTP, native and split. On fewer devices each
@@ -78,12 +79,9 @@ main() {
         topologies) part topologies 400 tools.gpu.topologies ;;
         dbolong) part dbolong 240 tools.gpu.dbo --steps --rows 512 --rounds 1 --prompt 512 ;;
         lost)
-            export AFD_GPU_DEVICES=0,1,0,1
-            part lost 300 tools.bench_topologies --device cuda --dtype float32 --parts 2A2F 1A3F 3A1F --at-once --tokens 16
-            export AFD_GPU_DEVICES=0,1,1,0
-            part losttp 300 tools.bench_topologies --device cuda --dtype float32 --parts 1A1F-tp2 1A1F-tp2-ep2 --standby \
+            AFD_GPU_DEVICES=0,1,0,1 part lost 300 tools.bench_topologies --device cuda --dtype float32 --parts 2A2F 1A3F 3A1F --at-once --tokens 16
+            AFD_GPU_DEVICES=0,1,1,0 part losttp 300 tools.bench_topologies --device cuda --dtype float32 --parts 1A1F-tp2 1A1F-tp2-ep2 --standby \
                 --at-once --tokens 16
-            unset AFD_GPU_DEVICES
             ;;
         fourkill) part fourkill 590 tools.bench_topologies --device cuda --dtype float32 --parts 2A2F 3A1F 1A3F 1A1F-tp2-ep2 2A2F:dbo ;;
         four-v2*) part "$name" 590 tools.gpu.bench_serve_gpu --shape "${name#four-}" --limit 570 "${times[@]}" ;;
