@@ -36,25 +36,24 @@ _DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
 def start(
-    children: Children, sizes: Sequence[int], connectors: Sequence[str], overlap: bool
+    children: Children, sizes: Sequence[int], connectors: Sequence[str], *, overlap: bool, native: bool = True
 ) -> dict[tuple[str, str], tuple[Child, ...]]:
-    """Engines by mode and connector, all ready."""
+    """Engines by mode and connector, not ready yet."""
     model = setups.lite(setups.logs("step-parts") / "lite")
     base = setups.common(
         model, device="cuda", rows=max(sizes), tokens=max(TOKENS, max(sizes) * PROMPT), length=2048, cache=4 << 30,
         load_format="dummy",
     )  # fmt: skip
-    native = {"options": setups.graphs(base, sizes, native=True)}
-    found: dict[tuple[str, str], tuple[Child, ...]] = {
-        ("native", ""): (children.start("native", setups.ENGINE, native, 0),)
-    }
+    found: dict[tuple[str, str], tuple[Child, ...]] = {}
+    if native:
+        options = {"options": setups.graphs(base, sizes, native=True)}
+        found["native", ""] = (children.start("native", setups.ENGINE, options, 0),)
     pair = setups.graphs(base, sizes, native=False), setups.eager(base)
     split = [setups.overlap(each, "thresholds", **step_overlap.ALWAYS) for each in pair]
     for name in connectors:
         found["graph", name] = setups.split(children, f"graph-{name}", *pair, "cuda", connector=name)
         if overlap:
             found["dbo", name] = setups.split(children, f"dbo-{name}", split[0], split[1], "cuda", connector=name)
-    children.ready(setups.READY_S)
     return found
 
 
@@ -68,7 +67,9 @@ def record(engines: dict[tuple[str, str], tuple[Child, ...]], rows: int, folder:
             processes[0].ask({"op": "time", "rows": rows, "count": count, "prompt": PROMPT}, ANSWER_S)
         for role, child in zip(("attention", "ffn"), processes, strict=False):
             file = folder / f"{mode}.{connector}.{role}.{rows}.json.gz"
-            child.ask({"op": "trace_stop", "file": str(file)}, ANSWER_S)
+            child.begin({"op": "trace_stop", "file": str(file)})
+        for child in processes:
+            child.answer(ANSWER_S)
 
 
 def load(file: Path) -> tuple[list[Launch], list[Span]]:
@@ -129,7 +130,8 @@ def main() -> None:
     given.folder.mkdir(parents=True, exist_ok=True)
     try:
         with Children(setups.logs("step-parts")) as children:
-            engines = start(children, given.rows, given.connectors, given.dbo)
+            engines = start(children, given.rows, given.connectors, overlap=given.dbo)
+            children.ready(setups.READY_S)
             for rows in sorted(given.rows):
                 record(engines, rows, given.folder)
     except Failed as error:
