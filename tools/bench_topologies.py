@@ -1,7 +1,8 @@
 """Topologies of real vLLM servers: their tokens beside native vLLM's, and what the loss of an FFN server does.
 
     python -m tools.bench_topologies [--device cpu|cuda] [--parts 2A2F 3A1F ...] [--family qwen3-moe]
-        [--dtype float32] [--connector NAME] [--prompts 8] [--tokens 48] [--no-kill] [--json FILE]
+        [--dtype float32] [--connector NAME] [--prompts 8] [--tokens 48] [--no-kill] [--standby] [--at-once]
+        [--json FILE]
 
 A part is a deployment as `afd plan` names it, each attention replica a server of its own. On CUDA :dbo and :eager may
 follow, and a part that needs more devices than there are says so (AFD_GPU_DEVICES=0,1,0,1 has four places on two
@@ -10,6 +11,8 @@ done. alone: requests with native vLLM's tokens, of each attention server asked 
 together: of all servers asked at once, where rows of several ranks are one batch. Then the last FFN server is killed
 (SIGKILL) while all of them stream, and started again: requests with native tokens of attention servers that exchange
 with it, and of the others; the longest pause of either; and when the next token came after the new server listened.
+With --standby a second server of that rank is ready before the kill, and the next token counts from the kill. With
+--at-once the servers of all parts start together, which saves most of the time, and the parts take turns.
 
 Exit code 1 unless, on a CPU, every token is native's; on CUDA those of "alone", as larger batches take other kernels.
 Where a part's roles have different numbers of processes, sums may be added in another order than in native vLLM:
@@ -23,7 +26,10 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -32,33 +38,58 @@ from tools import toy_checkpoint
 from tools.gpu import setups
 from tools.gpu.children import Failed
 from tools.gpu.serve_parts import Part, read_part
-from tools.gpu.servers import places
+from tools.gpu.servers import Servers, places
 from tools.topologies.outcome import HEAD, Outcome
-from tools.topologies.trial import Trial, Wanted
+from tools.topologies.started import Started, Wanted
+from tools.topologies.trial import READY_S, Trial
 
 
-def run(trial: Trial, parts: Sequence[Part], file: Path | None) -> bool:
+def run(trial: Trial, parts: Sequence[Part], file: Path | None, at_once: bool) -> bool:
     """Whether every part went through with the tokens that it must have."""
     right, found = True, list[Outcome]()
     print(HEAD, "|" + "---|" * (HEAD.count(" | ") + 1), sep="\n", flush=True)
+    possible = []
     for each in parts:
         lacking = each.lacking(places()) if trial.cuda else None
-        if lacking is not None:
+        if lacking is None:
+            possible.append(each)
+        else:
             print(f"left out: {lacking}", flush=True)
-            continue
-        try:
-            outcome = trial.run(each)
-        except (Failed, OSError, ValueError) as error:
-            print(f"FAILED: {each}: {type(error).__name__}: {error}", flush=True)
-            right = False
-            continue
-        print(outcome, flush=True)
-        found.append(outcome)
-        equal, asked = outcome.alone
-        right = right and (equal == asked if trial.cuda else outcome.right)
-        if file is not None:
-            file.write_text(json.dumps([asdict(one) for one in found], indent=2))
+    for group in [possible] if at_once else [[each] for each in possible]:
+        for each, outcome in _outcomes(trial, group):
+            if isinstance(outcome, Outcome):
+                print(outcome, flush=True)
+                found.append(outcome)
+                equal, asked = outcome.alone
+                right = right and (equal == asked if trial.cuda else outcome.right)
+            else:
+                print(f"FAILED: {each}: {type(outcome).__name__}: {outcome}", flush=True)
+                right = False
+            if file is not None:
+                file.write_text(json.dumps([asdict(one) for one in found], indent=2))
     return right
+
+
+def _outcomes(trial: Trial, group: Sequence[Part]) -> Iterator[tuple[Part, Outcome | Exception]]:
+    """Of topologies that start at once, each in its turn; while one waits for an FFN server, another may run."""
+    turn = threading.Lock()
+
+    def one(started: Started) -> Outcome | Exception:
+        try:
+            started.ready(time.monotonic() + READY_S)
+            return trial.measure(servers, started, turn)
+        except (Failed, OSError, ValueError, AssertionError) as error:
+            return error
+
+    with Servers(trial.folder) as servers:
+        natives = trial.native(servers, group)
+        if len(group) == 1:
+            trial.learn(natives)  # quiet for what follows
+        all_started = [trial.start(servers, each) for each in group]
+        if len(group) > 1:
+            trial.learn(natives)
+        with ThreadPoolExecutor(max(1, len(group))) as pool:
+            yield from zip(group, pool.map(one, all_started), strict=True)
 
 
 def _ended(number: int, _frame: FrameType | None) -> None:
@@ -79,15 +110,19 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--no-kill", dest="kill", action="store_false")
+    parser.add_argument("--standby", action="store_true")
+    parser.add_argument("--at-once", action="store_true")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--json", type=Path)
     setups.connector_option(parser)
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, _ended)
     os.environ.setdefault(setups.CONNECTOR, "auto")
-    wanted = Wanted(given.device, given.family, given.prompts, given.tokens, given.kill, given.dtype)
+    wanted = Wanted(
+        given.device, given.family, given.prompts, given.tokens, given.kill, given.dtype, given.standby
+    )  # fmt: skip
     try:
-        right = run(Trial(setups.logs("topologies"), wanted), given.parts, given.json)
+        right = run(Trial(setups.logs("topologies"), wanted), given.parts, given.json, given.at_once)
     except Failed as error:
         print(f"FAILED: {error}", flush=True)
         right = False

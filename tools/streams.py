@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import threading
 import time
 import urllib.error
@@ -18,13 +19,15 @@ _LOOK_S = 0.2
 class Stream:
     """One client's greedy completion of exactly ``count`` tokens.
 
-    tokens, times: token ids and the time.monotonic() seconds at which each arrived; error: why it ended early.
+    tokens, times: token ids and the time.monotonic() seconds at which each arrived; error: why it ended early;
+    ended_at: when nothing more came, infinite until then.
     """
 
     def __init__(self, base: str, prompt: Sequence[int], count: int, model: str) -> None:
         self.tokens: list[int] = []
         self.times: list[float] = []
         self.error: str | None = None
+        self.ended_at = math.inf
         self._done = False
         body = {
             "model": model, "prompt": list(prompt), "max_tokens": count, "min_tokens": count, "ignore_eos": True,
@@ -52,6 +55,7 @@ class Stream:
             self.error = f"HTTP {error.code}"
         except (OSError, http.client.HTTPException) as error:
             self.error = f"{type(error).__name__}: {error}"
+        self.ended_at = time.monotonic()
 
     def _take(self, event: str) -> None:
         if event == "[DONE]":
@@ -96,9 +100,13 @@ class Crowd:
         """Of the clients that had one."""
         return [stream.error for stream in self.streams if stream.error is not None]
 
+    def times_after(self, moment: float) -> list[float]:
+        """When any client got a token after ``moment``."""
+        return [at for stream in self.streams for at in stream.times if at > moment]
+
     def next_after(self, moment: float) -> float:
         """Seconds from ``moment`` to the first token that any client got after it."""
-        later = [at for stream in self.streams for at in stream.times if at > moment]
+        later = self.times_after(moment)
         assert later, "no client got a token after the fault"
         return min(later) - moment
 

@@ -1,19 +1,22 @@
 #!/usr/bin/env bash
 # Runs everything under tools/gpu on a host with two CUDA devices, each part with a limit, and prints the tables.
 #
-#   bash tools/gpu/run_all.sh [--connector NAME] [hop] [parity] [step] [kill] [serve] [qwen] [trace] [dbo] [several]
-#       [compiled] [launch] [families] [topologies]
+#   bash tools/gpu/run_all.sh [--connector NAME] [hop] [parity] [step] [kill] [serve] [qwen] [trace] [parts] [dbo]
+#       [several] [compiled] [launch] [families] [topologies]
 #
 # All of these without arguments. --connector: nvlink or nccl-p2p in every part, instead of what "auto" picks.
 # nvlink, killport (only when named): hops by one-sided stores beside NCCL; failures of a port without an engine.
 # fp8, parityfp8 (only when named): rows as fp8 on the wire beside rows as they are, hops and tokens.
 #
 # serve, qwen: over HTTP, DeepSeek-V2-Lite dimensions and 256 tokens in, Qwen3-30B-A3B dimensions and 4096 tokens in.
-# trace: the step table at 1 and 16 rows with profiler traces. dbo: graphs with dual-batch overlap beside graphs
-# without, agreement with native and decode steps. several: two attention ranks on one FFN rank. compiled: parity through
-# torch.compile. launch: `afd serve` as a user runs it. families: further families and quantised experts.
-# topologies: several ranks and processes of each role, on as many devices as there are. dbolong (only when named): the
-# steps with 512 tokens of context.
+# trace: the step table at 1 and 16 rows with profiler traces. parts: what a step of 128 and of 512 rows is made of, with
+# and without overlap, from such traces. dbo: graphs with dual-batch overlap beside graphs without, agreement with native
+# and decode steps. several: two attention ranks on one FFN rank. compiled: parity through torch.compile. launch: `afd
+# serve` as a user runs it. families: further families and quantised experts. topologies: several ranks and processes of
+# each role, on as many devices as there are.
+#
+# lost (only when named): the loss of an FFN server under load where four processes share two devices, then the same with
+# tensor-parallel attention. dbolong (only when named): the steps with 512 tokens of context.
 #
 # four (only when named): everything that needs four devices, each of its parts also alone: fourkill, tokens and the loss
 # of an FFN rank under load; four-NAME, a load of tools/gpu/shapes.py over HTTP, native and split. On fewer devices each
@@ -38,7 +41,7 @@ if [ "${1:-}" = --connector ]; then
     shift 2
 fi
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(hop parity step kill serve qwen trace dbo several compiled launch families topologies)
+[ ${#parts[@]} -gt 0 ] || parts=(hop parity step kill serve qwen trace parts dbo several compiled launch families topologies)
 failed=0
 part() { # name limit module arguments...
     local name=$1 limit=$2
@@ -69,6 +72,7 @@ main() {
         kill) part kill 300 tools.gpu.kill_ffn ;;
         serve) part serve 580 tools.gpu.bench_serve_gpu "${times[@]}" ;;
         qwen) part qwen 580 tools.gpu.bench_serve_gpu --model qwen3-30b --input 4096 --concurrency 32 128 ;;
+        parts) part parts 240 tools.gpu.step_parts --dbo ;;
         trace) part trace 240 tools.gpu.bench_step_gpu --rows 1 16 --rounds 2 --trace "$AFD_GPU_LOGS/traces" ;;
         dbo) part dbo 180 tools.gpu.dbo --json "$AFD_GPU_LOGS/dbo.json" ;;
         several) part several 240 tools.gpu.several ;;
@@ -77,6 +81,11 @@ main() {
         families) part families 420 tools.gpu.families ;;
         topologies) part topologies 400 tools.gpu.topologies ;;
         dbolong) part dbolong 240 tools.gpu.dbo --steps --rows 512 --rounds 1 --prompt 512 ;;
+        lost)
+            AFD_GPU_DEVICES=0,1,0,1 part lost 300 tools.bench_topologies --device cuda --dtype float32 --parts 2A2F 1A3F 3A1F --at-once --tokens 16
+            AFD_GPU_DEVICES=0,1,1,0 part losttp 300 tools.bench_topologies --device cuda --dtype float32 --parts 1A1F-tp2 1A1F-tp2-ep2 --standby \
+                --at-once --tokens 16
+            ;;
         fourkill) part fourkill 590 tools.bench_topologies --device cuda --dtype float32 --parts 2A2F 3A1F 1A3F 1A1F-tp2-ep2 2A2F:dbo ;;
         four-v2*) part "$name" 590 tools.gpu.bench_serve_gpu --shape "${name#four-}" --limit 570 "${times[@]}" ;;
         four-*) part "$name" 590 tools.gpu.bench_serve_gpu --shape "${name#four-}" --limit 570 ;;

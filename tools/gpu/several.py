@@ -1,6 +1,6 @@
 """Two attention ranks on one FFN rank: their tokens beside native vLLM's, and what the FFN rank's larger batch costs.
 
-    python -m tools.gpu.several [--rows 64] [--rounds 3]
+    python -m tools.gpu.several [--rows 64] [--rounds 3] [--connector NAME]
 
 Both attention ranks share the first device, the FFN rank has the second. Rows of both in one computation take other
 kernels than either's alone, so tokens of the two at once are compared and not demanded; those of one at a time are.
@@ -100,6 +100,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
+    setups.connector_option(parser)
     given = parser.parse_args()
     folder = setups.logs("several")
     toy = setups.common(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 HEAD = (
     "| topology | connector | alone | together | tokens/s | FFN server killed: its requests | the others' "
-    "| longest pause, s: its requests | the others' | next token after it listens, s |"
+    "| longest pause, s: its requests | the others' | next token after another listens, s |"
 )
 Equal = tuple[int, int]
 
@@ -17,6 +17,7 @@ class Outcome:
     """Pairs are (requests with native vLLM's tokens, requests); (0, 0) and nan where nothing was tried.
 
     hit: requests of attention servers that exchange with the FFN server that was killed; spared: of the others.
+    after: since another FFN server listened in its place, or where one stood by already, since the kill.
     """
 
     part: str

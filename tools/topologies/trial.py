@@ -1,11 +1,12 @@
-"""One topology tried: its servers started, their tokens compared, one of its FFN servers killed and started again."""
+"""One topology tried: its servers started, their tokens compared, one of its FFN servers killed and replaced."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 from afd_connectors.layout import Layout
@@ -17,26 +18,16 @@ from tools.gpu.parity import SIZES, prompts
 from tools.gpu.serve_parts import Part, Spec, specs
 from tools.gpu.servers import CPU, VLLM, Server, Servers, place
 from tools.streams import Crowd
+from tools.topologies import listening, sections
 from tools.topologies.outcome import Equal, Outcome, added
+from tools.topologies.started import Started, Wanted
 
-READY_S, LIMIT_S, LOOK_S = 400.0, 300.0, 0.02
+READY_S, LIMIT_S, LOOK_S = 400.0, 300.0, 0.5
 SEEN = 8  # tokens of each request before a server is killed
 #: Times as many tokens are asked for then, so that all requests are still running.
 LONGER = {"cpu": 5, "cuda": 18}
 ROWS = 64
 NAME = "toy"
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """device: cuda or cpu. count: prompts of each attention server; tokens: of each answer."""
-
-    device: str
-    family: str
-    count: int
-    tokens: int
-    kill: bool
-    dtype: str
 
 
 class Trial:
@@ -69,43 +60,82 @@ class Trial:
             return [*found, "--compilation-config", json.dumps(chosen)]
         return [*found, "--enforce-eager"]
 
-    def run(self, part: Part) -> Outcome:
-        """Failed, OSError or TimeoutError where it could not be tried."""
+    def native(self, servers: Servers, parts: Iterable[Part]) -> dict[int, Server]:
+        """Starts native vLLM with as much tensor parallelism as each part, whose tokens are not known yet."""
+        return {tp: self._start_native(servers, tp) for tp in {part.deployment.tp for part in parts} - {*self._native}}
+
+    def learn(self, natives: dict[int, Server]) -> None:
+        """Asks native vLLM, and ends it."""
+        for tp, server in natives.items():
+            server.ready(time.monotonic() + READY_S)
+            self._native[tp] = self._ask(server, self._most)
+            server.kill()
+
+    def start(self, servers: Servers, part: Part) -> Started:
+        """All servers of a topology, not ready yet."""
         asked, others = specs(part, self.arguments, timeout_s=5.0)
-        self._know(part.deployment.tp)
-        with Servers(self.folder) as servers:
-            ffn = [self._start(servers, spec, part) for spec in others]
-            fronts = [self._start(servers, spec, part) for spec in asked]
-            servers.ready(time.monotonic() + READY_S)
-            count = self.wanted.tokens
-            alone = added([self._equal(part, self._ask(front, count), count) for front in fronts])
-            crowds = self._crowds(fronts, count)
+        standby = None
+        if self.wanted.standby:
+            free = setups.free_port()
+            standby = self._start(servers, sections.standing_by(others[-1], free), part)
+            asked = [sections.with_standby(spec, free) for spec in asked]
+        ffn = [self._start(servers, spec, part) for spec in others]
+        return Started(part, [self._start(servers, spec, part) for spec in asked], ffn, others, standby)
+
+    def measure(self, servers: Servers, started: Started, turn: AbstractContextManager[object]) -> Outcome:
+        """Of servers that are ready; Failed, OSError or TimeoutError where it could not be tried.
+
+        turn: held while requests run, until the lost FFN server is waited for: topologies that share devices take it.
+        """
+        part, count = started.part, self.wanted.tokens
+        with turn:
+            alone = added([self._equal(part, self._ask(front, count), count) for front in started.fronts])
+            crowds = self._crowds(started.fronts, count)
             for crowd in crowds:
                 crowd.wait_end(LIMIT_S)
             together = added([self._equal(part, crowd.tokens, count) for crowd in crowds])
             rate = sum(crowd.rate() for crowd in crowds)
             name = str(part) if self.cuda else str(part.deployment)
-            outcome = Outcome(name, _section(others[-1], "connector"), alone, together, rate)
-            if self.wanted.kill:
-                crowds = self._crowds(fronts, self._most)
-                for crowd in crowds:
-                    crowd.wait_tokens(SEEN, LIMIT_S)
-                if any(stream.ended for crowd in crowds for stream in crowd.streams):
-                    raise Failed("requests had ended before the FFN server was killed: ask for more --tokens")
-                ffn[-1].kill()
-                again = self._start(servers, others[-1], part, "-again")
-                moment = _listening(again, others[-1])
-                for crowd in crowds:
-                    crowd.wait_end(LIMIT_S)
-                self._note(part, outcome, crowds, moment)
+            connector = str(sections.read(started.specs[-1])["connector"])
+            outcome = Outcome(name, connector, alone, together, rate)
+            if not self.wanted.kill:
+                return outcome
+            crowds = self._crowds(started.fronts, self._most)
+            for crowd in crowds:
+                crowd.wait_tokens(SEEN, LIMIT_S)
+            if any(stream.ended for crowd in crowds for stream in crowd.streams):
+                raise Failed("requests had ended before the FFN server was killed: ask for more --tokens")
+            killed = moment = time.monotonic()
+            started.ffn[-1].kill()
+        if started.standby is None:
+            again = self._start(servers, started.specs[-1], part, "-again")
+            moment = listening.since(again, sections.port(started.specs[-1]), READY_S)
+        for crowd in crowds:
+            crowd.wait_end(LIMIT_S)
+        self._say_failed(part, crowds, killed)
+        self._note(part, outcome, crowds, moment)
         return outcome
 
+    def _say_failed(self, part: Part, crowds: Sequence[Crowd], killed: float) -> None:
+        """Of requests that an error ended: how soon, and whether their tokens until then are native vLLM's."""
+        native = self._native[part.deployment.tp]
+        pairs = [pair for crowd in crowds for pair in zip(crowd.streams, native, strict=True)]
+        failed = [(stream, right) for stream, right in pairs if stream.error is not None]
+        if not failed:
+            return
+        false = sum(stream.tokens != right[: len(stream.tokens)] for stream, right in failed)
+        last = max(stream.ended_at for stream, _ in failed) - killed
+        errors = {str(stream.error) for stream, _ in failed}
+        print(
+            f"  {part}: {len(failed)} of {len(pairs)} requests ended with an error within {last:.1f} s of the kill, "
+            f"{false} of them after a false token: {'; '.join(sorted(errors))[:300]}",
+            flush=True,
+        )
+
     def _note(self, part: Part, outcome: Outcome, crowds: Sequence[Crowd], moment: float) -> None:
-        """What the loss of the last FFN server did. moment: when it listened again."""
-        for error in {error for crowd in crowds for error in crowd.errors}:
-            print(f"  {part}: a request failed: {error}", flush=True)
+        """What the loss of the last FFN server did. moment: when another listened, or of the kill, see Outcome."""
         deployment = part.deployment
-        hit, spared = [], []
+        hit, spared = list[Crowd](), list[Crowd]()
         for number, crowd in enumerate(crowds):
             ranks = range(number * deployment.tp, (number + 1) * deployment.tp)
             peers = {
@@ -113,7 +143,8 @@ class Trial:
             }
             (hit if deployment.ffn - 1 in peers else spared).append(crowd)
         outcome.hit, outcome.pause = self._end(part, hit)
-        outcome.after = max(crowd.next_after(moment) for crowd in hit)
+        if all(crowd.times_after(moment) for crowd in hit):
+            outcome.after = max(crowd.next_after(moment) for crowd in hit)
         if spared:
             outcome.spared, outcome.spared_pause = self._end(part, spared)
 
@@ -126,17 +157,11 @@ class Trial:
         """Tokens of the longest answers."""
         return self.wanted.tokens * (LONGER[self.wanted.device] if self.wanted.kill else 1)
 
-    def _know(self, tp: int) -> None:
-        """What native vLLM with as much tensor parallelism says, which rounds more partial sums."""
-        if tp in self._native:
-            return
+    def _start_native(self, servers: Servers, tp: int) -> Server:
         parallel = ("--tensor-parallel-size", str(tp)) if tp > 1 else ()
         part = Part.parse("native1")
         [spec], _ = specs(part, lambda graphs: [*self.arguments(graphs), *parallel])
-        with Servers(self.folder) as servers:
-            server = self._start(servers, replace(spec, devices=tuple(range(tp))), part)
-            servers.ready(time.monotonic() + READY_S)
-            self._native[tp] = self._ask(server, self._most)
+        return self._start(servers, replace(spec, name=f"tp{tp}", devices=tuple(range(tp))), part)
 
     def _start(self, servers: Servers, spec: Spec, part: Part, suffix: str = "") -> Server:
         devices = place(spec.devices) if self.cuda else None
@@ -155,29 +180,3 @@ class Trial:
         """(requests with so many tokens, all of them native's; requests)."""
         native = self._native[part.deployment.tp]
         return sum(list(one) == other[:tokens] for one, other in zip(found, native, strict=True)), len(native)
-
-
-def _section(spec: Spec, key: str) -> str:
-    config = spec.arguments[spec.arguments.index("--additional-config") + 1]
-    return str(json.loads(config)["afd"][key])
-
-
-def _listening(server: Server, spec: Spec) -> float:
-    """When an FFN server listens for attention; Failed when it does not."""
-    port = int(_section(spec, "port")) + int(_section(spec, "rank"))
-    until = time.monotonic() + READY_S
-    while not _listens(port):
-        if time.monotonic() > until or server.ended:
-            raise Failed(f"{server.name} did not listen on port {port}:\n{server.log_tail()}")
-        time.sleep(LOOK_S)
-    return time.monotonic()
-
-
-def _listens(port: int) -> bool:
-    """Whether any process of this host does."""
-    for file in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
-        for line in file.read_text().splitlines()[1:] if file.exists() else ():
-            fields = line.split()
-            if fields[1].endswith(f":{port:04X}") and fields[3] == "0A":
-                return True
-    return False

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from afd_workers import policy
+from afd_workers import group_ports, policy
+from afd_workers.launch import free
 from afd_workers.platform import NCCL
 
 KNOB = "NCCL_GRAPH_MIXING_SUPPORT"
@@ -37,3 +38,29 @@ def test_roles_of_one_host_tell_nccl_that_they_keep_an_order_unless_the_user_say
         monkeypatch.delenv(KNOB)
     policy._surround(NCCL)
     assert os.environ[KNOB] == found
+
+
+def drawn(*ports: int) -> SimpleNamespace:
+    """What vLLM drew for its data-parallel ranks: one, and a list of others."""
+    return SimpleNamespace(data_parallel_master_port=40000, _data_parallel_master_port_list=list(ports))
+
+
+def test_data_parallel_ranks_meet_on_ports_that_no_connection_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VLLM_PORT", raising=False)
+    parallel = drawn(40001, 40002, 40003, 40004)
+    group_ports.settle(parallel)  # type: ignore[arg-type]
+    found = [parallel.data_parallel_master_port, *parallel._data_parallel_master_port_list]
+    assert len(set(found)) == 5
+    assert all(1024 <= port < free._given_from() for port in found)
+
+
+@pytest.mark.parametrize(("port", "ports"), [("20000", (20001, 20002)), (None, ())])
+def test_ports_that_the_user_chose_and_those_of_one_rank_stay(
+    port: str | None, ports: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VLLM_PORT", raising=False)
+    if port is not None:
+        monkeypatch.setenv("VLLM_PORT", port)
+    parallel = drawn(*ports)
+    group_ports.settle(parallel)  # type: ignore[arg-type]
+    assert vars(parallel) == vars(drawn(*ports))

@@ -7,7 +7,7 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from afd_workers import features, graph_mode, links, logs, platform, refusals, routing
+from afd_workers import features, graph_mode, group_ports, links, logs, platform, refusals, routing
 from afd_workers.health import board
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Roles:
         return prepared
 
     def finish(self, vllm_config: VllmConfig, config: Config) -> None:
-        """ValueError unless the model is of a declared family and its ranks fit the layout."""
+        """ValueError unless the model is of a declared family and its ranks fit the layout; settles their ports."""
         from vllm.platforms import current_platform
 
         from afd_models.families import find
@@ -86,6 +86,7 @@ class Roles:
             )
         refusals.check_speculation(vllm_config.speculative_config)
         refusals.check_ranks(vllm_config.parallel_config, config)
+        group_ports.settle(vllm_config.parallel_config)
 
 
 def _surround(environment: Mapping[str, str]) -> None:
