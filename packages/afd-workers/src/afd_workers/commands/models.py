@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import reprlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from afd_workers import json_file
 
 if TYPE_CHECKING:
     from afd_compat.source import Tree
@@ -127,10 +128,7 @@ def _check_config(arch: str, folder: Path) -> None:
     file = folder / "config.json"
     if not file.is_file():
         raise ValueError(f"Expected a checkpoint with a config.json in {folder}, found none: name a small one.")
-    try:
-        config = json.loads(file.read_text())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"Expected JSON in {file}, found none ({error}): name a checkpoint's folder.") from error
+    config = json_file.read(file, f"JSON in {file}, found none", "name a checkpoint's folder")
     found = config.get("architectures") if isinstance(config, dict) else config
     if not isinstance(config, dict) or not isinstance(found, list) or arch not in found:
         raise ValueError(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from afd_workers import json_file
 
 if TYPE_CHECKING:
     from afd_models.memory import Sizes
@@ -50,15 +51,11 @@ def run(options: argparse.Namespace, _rest: tuple[str, ...]) -> int:
 def read_config(model: Path) -> dict[str, object]:
     """The text model's part of a config.json; ValueError where there is none."""
     file = model / "config.json" if model.is_dir() else model
-    try:
-        if file.exists() and not file.is_file():  # a pipe or device may never end
-            raise ValueError("not a regular file")
-        config = json.loads(file.read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(
-            f"Expected a model's folder or its config.json, found {str(model)!r} ({error}): download the model's "
-            "config.json and give its folder."
-        ) from error
+    config = json_file.read(
+        file,
+        f"a model's folder or its config.json, found {str(model)!r}",
+        "download the model's config.json and give its folder",
+    )
     if not isinstance(config, dict):
         raise ValueError(
             f"Expected a mapping in {file}, found {type(config).__name__}: give the model's own config.json."
