@@ -104,8 +104,8 @@ def make(
     from afd_workers.planner.times import Estimated, Measured
 
     @functools.cache
-    def model(tp: int, ep: int) -> Model:
-        return Model.of(config, attention_tp=tp, expert_parallel=ep)
+    def model(tp: int, ep: int, dp: int) -> Model:
+        return Model.of(config, attention_tp=tp, ffn_ep=ep, dp=dp)
 
     chosen = DEVICES[device]
     if memory_gib is not None:
