@@ -22,11 +22,13 @@ def add(parsers: Parsers) -> None:
     """Declares the command line."""
     parser = parsers.add_parser(
         "models", usage="afd models [-h] [ACTION ...]", help="list the model families, or propose a new one",
-        description=__doc__,
+        description=__doc__, allow_abbrev=False,
     )  # fmt: skip
     parser.set_defaults(run=run, takes_rest=False)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", prog="afd models")
-    new = actions.add_parser("new", help="propose a family's declaration from the installed vLLM's text")
+    new = actions.add_parser(
+        "new", help="propose a family's declaration from the installed vLLM's text", allow_abbrev=False
+    )
     new.add_argument("arch", metavar="ARCH", help="the architecture as config.json names it")
     new.add_argument("--write", metavar="FOLDER", type=Path, help="write the declaration into this folder")
     new.add_argument(
@@ -36,7 +38,9 @@ def add(parsers: Parsers) -> None:
         help="cut this small checkpoint with it and check both parts (runs vLLM)",
     )
     new.set_defaults(run=propose)
-    every = actions.add_parser("all", help="every architecture with experts that the installed vLLM has")
+    every = actions.add_parser(
+        "all", help="every architecture with experts that the installed vLLM has", allow_abbrev=False
+    )
     every.set_defaults(run=survey)
 
 

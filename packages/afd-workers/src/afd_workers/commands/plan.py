@@ -29,7 +29,9 @@ _HEAD: Final = (
 
 def add(parsers: Parsers) -> None:
     """Declares the command line."""
-    parser = parsers.add_parser("plan", help="what native and split deployments would give", description=__doc__)
+    parser = parsers.add_parser(
+        "plan", help="what native and split deployments would give", description=__doc__, allow_abbrev=False
+    )
     parser.add_argument("model", type=Path, metavar="MODEL", help="folder with config.json, or that file")
     parser.add_argument(
         "--deploy", nargs="+", default=_DEFAULT, metavar="NAME",

@@ -19,7 +19,9 @@ _GIB: Final = 1 << 30
 
 def add(parsers: Parsers) -> None:
     """Declares the command line."""
-    parser = parsers.add_parser("size", help="memory of each role and bytes per step of a model", description=__doc__)
+    parser = parsers.add_parser(
+        "size", help="memory of each role and bytes per step of a model", description=__doc__, allow_abbrev=False
+    )
     parser.add_argument("model", type=Path, metavar="MODEL", help="folder with config.json, or that file")
     parser.add_argument("--attention-tp", type=int, default=1, metavar="N", help="ranks that share attention's part")
     parser.add_argument("--ffn-tp", type=int, default=1, metavar="N", help="ranks that share the FFN part")
