@@ -2,7 +2,7 @@
 # Runs everything under tools/gpu on a host with two CUDA devices, each part with a limit, and prints the tables.
 #
 #   bash tools/gpu/run_all.sh [--connector NAME] [hop] [parity] [step] [kill] [serve] [qwen] [trace] [parts] [dbo]
-#       [several] [compiled] [launch] [families] [topologies]
+#       [several] [compiled] [launch] [families] [topologies] [features] [agreement]
 #
 # All of these without arguments. --connector: nvlink or nccl-p2p in every part, instead of what "auto" picks.
 # nvlink, killport (only when named): hops by one-sided stores beside NCCL; failures of a port without an engine.
@@ -13,7 +13,8 @@
 # and without overlap, from such traces. dbo: graphs with dual-batch overlap beside graphs without, agreement with native
 # and decode steps. several: two attention ranks on one FFN rank. compiled: parity through torch.compile. launch: `afd
 # serve` as a user runs it. families: further families and quantised experts. topologies: several ranks and processes of
-# each role, on as many devices as there are.
+# each role, on as many devices as there are. features: answers with vLLM's features. agreement: 200 prompts of a family
+# that a CPU cannot serve.
 #
 # lost (only when named): the loss of an FFN server under load where four processes share two devices, then the same with
 # tensor-parallel attention. dbolong (only when named): the steps with 512 tokens of context.
@@ -41,7 +42,9 @@ if [ "${1:-}" = --connector ]; then
     shift 2
 fi
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(hop parity step kill serve qwen trace parts dbo several compiled launch families topologies)
+if [ ${#parts[@]} -eq 0 ]; then
+    parts=(hop parity step kill serve qwen trace parts dbo several compiled launch families topologies features agreement)
+fi
 failed=0
 part() { # name limit module arguments...
     local name=$1 limit=$2
@@ -80,6 +83,11 @@ main() {
         launch) part launch 300 tools.gpu.serve_check ;;
         families) part families 420 tools.gpu.families ;;
         topologies) part topologies 400 tools.gpu.topologies ;;
+        features)
+            part features 200 tools.gpu.features
+            part features-graphs 200 tools.gpu.features --graphs
+            ;;
+        agreement) part agreement 200 tools.token_agreement --device cuda --family minimax-m2 ;;
         dbolong) part dbolong 240 tools.gpu.dbo --steps --rows 512 --rounds 1 --prompt 512 ;;
         lost)
             AFD_GPU_DEVICES=0,1,0,1 part lost 300 tools.bench_topologies --device cuda --dtype float32 --parts 2A2F 1A3F 3A1F --at-once --tokens 16

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import os
 import re
@@ -18,7 +20,7 @@ from hypothesis import strategies as st
 
 from afd_compat.config import Config
 from afd_workers.cli import main
-from afd_workers.commands.request import make_request, normal
+from afd_workers.commands.request import OWN, make_request, normal
 from afd_workers.launch import cores
 from afd_workers.launch.free import free_ports
 from afd_workers.launch.options import read
@@ -287,6 +289,53 @@ def test_older_spellings_stand_for_the_launchers_own_keys(
     both = json.dumps({"afd": {spelling: value, key: value}})
     with pytest.raises(ValueError, match=rf"must give {key} once"):
         make_request(options(additional_config=both, port=free_ports(1)[0]), ())
+
+
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+
+
+def documented(*command: str) -> set[str]:
+    """The options that a command's help names."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), pytest.raises(SystemExit):
+        main([*command, "--help"])
+    usage = said.getvalue().split("\n\n")[0]
+    return {*OPTION.findall(usage), "--help"}
+
+
+def test_the_options_of_serve_are_known_to_the_check() -> None:
+    assert documented("serve") == set(OWN)
+
+
+@pytest.mark.parametrize(
+    ("given", "short", "own"),
+    [
+        (["m", "--topo", "2A1F"], "--topo", "--topology"), (["--topo=2A1F", "m"], "--topo", "--topology"),
+        (["m", "--p", "1"], "--p", "--port"), (["m", "--attention", "0"], "--attention", "--attention-devices"),
+        (["m", "--ffn_dev", "0"], "--ffn-dev", "--ffn-devices"), (["m", "--hel"], "--hel", "--help"),
+    ],
+)  # fmt: skip
+def test_an_abbreviated_option_of_serve_is_refused_at_once(
+    given: list[str], short: str, own: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", *given]) == 2
+    assert capsys.readouterr().err == (
+        f"afd serve: Expected options in full, found {short}, which may be short for {own}: write it out.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "command", [("demo",), ("models",), ("models", "new"), ("models", "all"), ("size",), ("plan",), ("patches",),
+                ("doctor",)]
+)  # fmt: skip
+def test_no_command_takes_abbreviations(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    known = documented(*command)
+    for name in known:
+        short = name[:-1]
+        with pytest.raises(SystemExit) as ended:
+            main([*command, short, *(["m"] if command[-1] in ("new", "size", "plan") else [])])
+        assert ended.value.code == 2
+        assert short in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("given", [["m", "--", "--port", "1"], ["--", "m"], ["m", "--dtype", "x", "--"]])

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from afd_models.memory import Split, sizes
 from afd_models.pieces import TRAITS
 from afd_workers.cli import main
 from afd_workers.commands.plan import make
@@ -51,18 +52,18 @@ class Flat:
     def attention(self, rows: float, context: float, tp: int = 1) -> float:
         return self.a_row * rows / tp
 
-    def ffn(self, rows: float, ep: int = 1) -> float:
-        return self.t / ep
+    def ffn(self, rows: float, ep: int = 1, dp: int = 1) -> float:
+        return self.t / (ep * dp)
 
     def hop(self, rows: float) -> float:
         return self.h if rows else 0.0
 
-    def prompt(self, length: float, tp: int = 1, ep: int = 1) -> tuple[float, float, float]:
+    def prompt(self, length: float, tp: int = 1, ranks: int = 1) -> tuple[float, float, float]:
         return self.prompts
 
 
 def planner(times: object, device: object = DEVICE, limits: Limits = LIMITS, model: Model = MODEL) -> Planner:
-    return Planner(lambda _tp, _ep: model, times, device, limits)
+    return Planner(lambda _tp, _ep, _dp: model, times, device, limits)
 
 
 def per_device(found: Forecast) -> float:
@@ -262,6 +263,24 @@ def test_room_is_within_two_percent_of_what_vllm_measured(name: str, deployment:
     assert PLANS[name].kv_tokens(Deployment.parse(deployment)) == pytest.approx(tokens, rel=0.02)
 
 
+@pytest.mark.parametrize("name", ["v2-lite", "qwen3-30b"])
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+def test_weights_are_those_of_the_sizes(name: str, ranks: int) -> None:
+    """Ranks of an FFN server share all its parts, ranks of native data parallelism the experts alone."""
+    config = DIMENSIONS[name]
+    one, server, native = (
+        sizes(config, split)
+        for split in (Split(), Split(ffn_tp=ranks, expert_parallel=True), Split(data_parallel=ranks))
+    )
+    model = Model.of(config, ffn_ep=ranks)
+    assert (model.ffn.weights, model.ffn.expert_bytes) == (server.ffn, one.experts / ranks)
+    assert model.ffn.read == server.ffn - server.experts
+    model = Model.of(config, dp=ranks)
+    assert (model.whole, model.ffn.read) == (native.whole, one.ffn - one.experts)
+    assert native.whole == one.whole - one.experts * (ranks - 1) / ranks
+    assert server.ffn <= native.ffn
+
+
 @pytest.mark.parametrize("name", KNOWN)
 def test_every_family_whose_sizes_are_known_can_be_planned(name: str) -> None:
     plan = make({**FAMILIES[name].config, "num_hidden_layers": 4}, Limits(), memory_gib=8)
@@ -380,10 +399,17 @@ class TestCommand:
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         (tmp_path / "config.json").write_text(json.dumps(DIMENSIONS["v2-lite"]))
-        names = ["1A1F-tp2-ep2", "2A2F-tp2", "1A1F-ep200", "dp3ep"]
+        names = ["1A1F-tp2-ep2", "2A2F-tp2", "1A1F-ep64", "dp3ep"]
         assert main(["plan", str(tmp_path), "--concurrency", "64", "--deploy", *names]) == 0
         _, *lines = capsys.readouterr().out.splitlines()
         assert [line.split()[:2] for line in lines[:4]] == [[name, "no"] for name in names]
+
+    def test_more_ranks_than_an_ffn_can_be_shared_by_are_refused(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "config.json").write_text(json.dumps(DIMENSIONS["v2-lite"]))
+        assert main(["plan", str(tmp_path), "--deploy", "1A1F-ep200"]) == 2
+        assert "divide the width 10944 of model.layers.0.mlp.gate_proj, found 200" in capsys.readouterr().err
 
     def test_what_does_not_fit_has_no_time_per_token(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (tmp_path / "config.json").write_text(json.dumps(DIMENSIONS["v2-lite"]))

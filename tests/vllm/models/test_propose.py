@@ -12,7 +12,7 @@ from afd_compat.snapshot import Snapshot
 from afd_compat.source import Tree
 from afd_models.families import load
 from afd_models.postconditions import CutError
-from afd_models.propose import propose, text
+from afd_models.propose import Proposal, propose, text
 from afd_models.prove import prove
 from afd_models.spec import MoE
 from afd_workers import cli
@@ -91,6 +91,19 @@ def test_every_architecture_with_experts_is_listed_with_what_comes_of_it(capsys:
     assert said["Step3TextForCausalLM"].startswith("not proposed, A Step3TextDecoderLayer also makes itself a ")
     assert "vllm.model_executor.models.granitemoe, whose names" in said["GraniteMoeSharedForCausalLM"]
     assert "LlamaForCausalLM" not in said
+    assert not {"Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration", "PanguEmbeddedForCausalLM"} & said.keys()
+
+
+@pytest.mark.parametrize(
+    ("arch", "file", "beside"),
+    [
+        ("Qwen3_5ForCausalLM", "qwen3_5", "Qwen3_5MoeForCausalLM and Qwen3_5MoeForConditionalGeneration"),
+        ("PanguEmbeddedForCausalLM", "openpangu", "PanguProMoEV2ForCausalLM and PanguUltraMoEForCausalLM"),
+    ],
+)
+def test_what_is_dense_beside_models_with_experts_is_not_proposed(arch: str, file: str, beside: str) -> None:
+    said = f"{arch} has no experts: of vllm.model_executor.models.{file}, {beside} have them."
+    assert propose(arch, SNAPSHOT) == Proposal(None, (said,))
 
 
 @pytest.mark.parametrize("arch", ["Lfm2MoeForCausalLM", "LongcatFlashForCausalLM"])

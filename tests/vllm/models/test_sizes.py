@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from vllm.distributed import parallel_state
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.kv_cache_interface import MambaSpec
 
@@ -61,6 +63,22 @@ def test_a_rank_of_several_holds_what_is_said(family: str, checkpoint: Callable[
     specs = [layer.get_kv_cache_spec(attention.config) for layer in context if isinstance(layer, AttentionLayerBase)]
     assert found.kv_per_token == sum(s.page_size_bytes // s.block_size for s in specs if _cached(s))
     assert found.state_per_request == sum(spec.page_size_bytes for spec in specs if not _cached(spec))
+
+
+@pytest.mark.parametrize("family", ["deepseek-v2", "qwen3-moe"])
+def test_a_native_rank_of_expert_parallelism_holds_what_is_said(
+    family: str, checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shared experts and dense FFNs are whole on each, as nobody else computes a rank's rows with them."""
+    folder = checkpoint(family)
+    config = json.loads((folder / "config.json").read_text())
+    # Of a group that is only pretended: nothing is exchanged.
+    exchange = SimpleNamespace(all2all_manager=SimpleNamespace(world_size=RANKS, rank=RANKS - 1))
+    monkeypatch.setattr(parallel_state.get_ep_group(), "device_communicator", exchange)
+    with rank_of(RANKS, RANKS - 1, groups=("_DP", "_EP")):
+        whole = build(folder, data_parallel_size=RANKS, enable_expert_parallel=True, load_format="dummy")
+    if not packed(whole):
+        assert sizes(config, Split(data_parallel=RANKS)).whole == held(whole)
 
 
 @pytest.mark.parametrize("family", [name for name in BUILDABLE if placements(FAMILIES[name])])

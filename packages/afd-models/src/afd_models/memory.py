@@ -24,8 +24,9 @@ _VOCABULARY_STEP: Final = 64  # vLLM rounds embeddings up to it
 class Split:
     """How a model is spread: ranks that share one copy of each role, and which FFN parts attention holds instead.
 
-    expert_parallel: FFN ranks hold whole experts instead of parts of each. gate_on_attention: router logits travel with
-    the rows, and the FFN role holds no gate but its correction bias.
+    expert_parallel: FFN ranks hold whole experts instead of parts of each, and still parts of shared experts and dense
+    FFNs. gate_on_attention: router logits travel with the rows, and the FFN role holds no gate but its correction bias.
+    data_parallel: ranks of native expert parallelism, each with the whole model but the experts, which they share.
     """
 
     attention_tp: int = 1
@@ -34,9 +35,11 @@ class Split:
     gate_on_attention: bool = False
     shared_on_attention: bool = False
     dense_on_attention: bool = False
+    data_parallel: int = 1
 
     def __post_init__(self) -> None:
-        for name, value in (("attention_tp", self.attention_tp), ("ffn_tp", self.ffn_tp)):
+        for name in ("attention_tp", "ffn_tp", "data_parallel"):
+            value = getattr(self, name)
             if value < 1:
                 raise ValueError(f"Expected {name} of at least 1, found {value}: give the number of ranks.")
 
@@ -46,8 +49,9 @@ class Sizes:
     """Of one model.
 
     parameters: of the whole model; attention_parameters, ffn_parameters: of each role, all its ranks together, so that
-    gates that both hold count twice. whole, attention, ffn: bytes of weights as vLLM holds them after loading, of the
-    whole model on one rank and of one rank of each role. kv_per_token: bytes of KV cache per token on one attention
+    gates that both hold count twice. whole, attention, ffn: bytes of weights as vLLM holds them after loading, of one
+    native rank without tensor parallelism and of one rank of each role; experts: of ffn, those of which a step reads
+    what its rows need. kv_per_token: bytes of KV cache per token on one attention
     rank. exchanges: per step and stage. exchanged_per_token: bytes that one token of a step sends to the FFN role and
     gets back, all layers together. state_per_request: bytes of linear attention's state on one attention rank.
     """
@@ -56,6 +60,7 @@ class Sizes:
     whole: int
     attention: int
     ffn: int
+    experts: int
     kv_per_token: int
     exchanges: int
     exchanged_per_token: int
@@ -89,9 +94,10 @@ def sizes(config: Config, split: Split | None = None, *, kv_bytes: int | None = 
         parameters=_parameters(every),
         attention_parameters=_parameters(attention),
         ffn_parameters=_parameters(ffn),
-        whole=_bytes(every, element, quant, Split(), 1),
+        whole=_bytes(every, element, quant, Split(data_parallel=chosen.data_parallel), 1),
         attention=_bytes(attention, element, quant, chosen, chosen.attention_tp),
         ffn=_bytes(ffn, element, quant, chosen, chosen.ffn_tp),
+        experts=_bytes((each for each in ffn if each.part == "experts"), element, quant, chosen, chosen.ffn_tp),
         kv_per_token=with_cache
         * _kv_elements(config, chosen.attention_tp)
         * (element if kv_bytes is None else kv_bytes),
@@ -189,7 +195,7 @@ def _parameters(held: Iterable[Piece]) -> int:
 def _bytes(held: Iterable[Piece], element: int, quant: Quantization | None, split: Split, ranks: int) -> int:
     total = 0
     for piece in held:
-        rows, columns, count = _share(piece, ranks, split.expert_parallel)
+        rows, columns, count = _share(piece, ranks, split)
         if quant is not None and piece.quantizable and quant.applies(piece.path):
             total += count * quant.size(rows, columns)
         else:
@@ -197,13 +203,13 @@ def _bytes(held: Iterable[Piece], element: int, quant: Quantization | None, spli
     return total
 
 
-def _share(piece: Piece, ranks: int, expert_parallel: bool) -> tuple[int, int, int]:
+def _share(piece: Piece, ranks: int, split: Split) -> tuple[int, int, int]:
     """(rows, columns, count) on the rank that has most."""
     rows, columns, count = piece.rows, piece.columns, piece.count
     if piece.part == "embedding":
         rows = -(-rows // _VOCABULARY_STEP) * _VOCABULARY_STEP
-    if piece.part == "experts" and expert_parallel:
-        return rows, columns, -(-count // ranks)
+    if piece.part == "experts" and (split.expert_parallel or split.data_parallel > 1):
+        return rows, columns, -(-count // (ranks * split.data_parallel))
     if piece.split == "rows":
         return max(piece.unit, -(-rows // ranks)), columns, count
     if piece.split == "columns":

@@ -55,6 +55,11 @@ def propose(arch: str, snapshot: Snapshot) -> Proposal:
     file = File(module, snapshot)
     if arch not in file.classes:
         return Proposal(None, (f"{module} does not define {arch} itself, which a cut needs.",))
+    if beside := experts_beside(arch, file, snapshot):
+        return Proposal(
+            None,
+            (f"{arch} has no experts: of {module}, {' and '.join(beside)} {'have' if beside[1:] else 'has'} them.",),
+        )
     blocks = list(sparse(file))
     if not blocks:
         return Proposal(None, (f"No class of {module} gives itself experts made by vLLM's fused_moe layers.",))
@@ -89,6 +94,21 @@ def propose(arch: str, snapshot: Snapshot) -> Proposal:
         vllm=_range(snapshot.version),
     )
     return Proposal(None if missing else spec, missing)
+
+
+#: Names of architectures say that there are experts, if not always.
+NAMED = ("Moe", "MoE")
+
+
+def experts_beside(arch: str, file: File, snapshot: Snapshot) -> tuple[str, ...]:
+    """The architectures of the same file that are vLLM's mixtures of experts, where ``arch`` is dense beside them.
+
+    Both share their layers, so that nothing else in the text tells them apart.
+    """
+    if arch not in file.classes or any(word in arch for word in NAMED) or file.mixes_experts(arch):
+        return ()
+    known = dict(registered(snapshot))
+    return tuple(name for name in sorted(file.classes) if known.get(name) == file.name and file.mixes_experts(name))
 
 
 #: What holds several modules, attention among others.

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 _MODELS = "vllm.model_executor.models"
 _EXPERTS = "vllm.model_executor.layers.fused_moe"
+#: The interface by which vLLM balances experts; not every model with experts has it.
+_MIXTURE = "MixtureOfExperts"
 #: Modules of the models' folder that hold no model.
 _NO_MODELS = ("interfaces", "interfaces_base", "utils", "registry")
 
@@ -48,6 +50,11 @@ class File:
         """The model files whose classes are bases of those that class ``name`` leads to."""
         bases = [base.id for node in self.used(name).values() for base in node.bases if isinstance(base, ast.Name)]
         return tuple(dict.fromkeys(self.imported[base] for base in bases if _is_model(self.imported.get(base, ""))))
+
+    def mixes_experts(self, name: str) -> bool:
+        """Whether class ``name`` is one of vLLM's mixtures of experts, as far as this file and those it imports say."""
+        bases = [base.id for base in getattr(self.all.get(name), "bases", ()) if isinstance(base, ast.Name)]
+        return any(base == _MIXTURE or (base != name and self.mixes_experts(base)) for base in bases)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from afd_models.families import load, refused
-from afd_models.propose import propose, registered
+from afd_models.propose import NAMED, experts_beside, propose, registered
+from afd_models.reading import File
 
 if TYPE_CHECKING:
     from afd_compat.snapshot import Snapshot
@@ -16,7 +17,6 @@ State = Literal["declared", "refused", "proposed", "not proposed"]
 
 #: What a module has in its text that makes experts, or is a model with experts under another name.
 _EXPERTS: Final = ("layers.fused_moe", "SparseMoeBlock", "DeepseekV3ForCausalLM")
-_NAMED: Final = ("Moe", "MoE")
 _DRAFTER: Final = "Eagle"
 _SEVERAL: Final = "ForConditionalGeneration"
 _SERVED: Final = ("ForCausalLM", _SEVERAL)
@@ -35,7 +35,7 @@ class Row:
 
 
 def survey(snapshot: Snapshot) -> Iterator[Row]:
-    """All that generate text, drafters left out, by name."""
+    """All that generate text, drafters and dense architectures left out, by name."""
     declared, without = load(), refused()
     for arch, module in sorted(dict(registered(snapshot)).items()):
         if arch in declared:
@@ -49,7 +49,9 @@ def survey(snapshot: Snapshot) -> Iterator[Row]:
 def _looked_at(arch: str, module: str, snapshot: Snapshot) -> Iterator[Row]:
     found, platform = snapshot.module(module), snapshot.module(f"{module}.{_PLATFORM}")
     text = "".join(each[0] for each in (found, platform) if each is not None)
-    if not any(word in arch for word in _NAMED) and not any(word in text for word in _EXPERTS):
+    if not any(word in arch for word in NAMED) and not any(word in text for word in _EXPERTS):
+        return
+    if found is not None and experts_beside(arch, File(module, snapshot), snapshot):
         return
     if platform is not None:
         yield Row(arch, module, "not proposed", f"its classes are in a file per platform, {module}.{_PLATFORM}.")

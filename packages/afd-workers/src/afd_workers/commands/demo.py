@@ -35,7 +35,9 @@ _ENV = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_SERVER_DEV_MODE": "1", "HF_
 
 def add(parsers: Parsers) -> None:
     """Declares the command line."""
-    parser = parsers.add_parser("demo", help="compare native and split serving of a small model", description=__doc__)
+    parser = parsers.add_parser(
+        "demo", help="compare native and split serving of a small model", description=__doc__, allow_abbrev=False
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object for machines")
     parser.add_argument("--tokens", type=int, default=64, help="tokens per completion (default: %(default)s)")
     parser.add_argument("--start-timeout", type=duration, default=600.0, metavar="S",

@@ -15,7 +15,9 @@ PACKAGES: Final = ("afd", "afd-compat", "afd-connectors", "afd-models", "afd-wor
 
 def add(parsers: Parsers) -> None:
     """Declares the command line."""
-    parser = parsers.add_parser("doctor", help="say whether AFD can run with what is installed", description=__doc__)
+    parser = parsers.add_parser(
+        "doctor", help="say whether AFD can run with what is installed", description=__doc__, allow_abbrev=False
+    )
     parser.set_defaults(run=run, takes_rest=False)
 
 

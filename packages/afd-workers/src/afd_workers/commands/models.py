@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import reprlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from afd_workers import json_file
 
 if TYPE_CHECKING:
     from afd_compat.source import Tree
@@ -21,11 +22,13 @@ def add(parsers: Parsers) -> None:
     """Declares the command line."""
     parser = parsers.add_parser(
         "models", usage="afd models [-h] [ACTION ...]", help="list the model families, or propose a new one",
-        description=__doc__,
+        description=__doc__, allow_abbrev=False,
     )  # fmt: skip
     parser.set_defaults(run=run, takes_rest=False)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", prog="afd models")
-    new = actions.add_parser("new", help="propose a family's declaration from the installed vLLM's text")
+    new = actions.add_parser(
+        "new", help="propose a family's declaration from the installed vLLM's text", allow_abbrev=False
+    )
     new.add_argument("arch", metavar="ARCH", help="the architecture as config.json names it")
     new.add_argument("--write", metavar="FOLDER", type=Path, help="write the declaration into this folder")
     new.add_argument(
@@ -35,7 +38,9 @@ def add(parsers: Parsers) -> None:
         help="cut this small checkpoint with it and check both parts (runs vLLM)",
     )
     new.set_defaults(run=propose)
-    every = actions.add_parser("all", help="every architecture with experts that the installed vLLM has")
+    every = actions.add_parser(
+        "all", help="every architecture with experts that the installed vLLM has", allow_abbrev=False
+    )
     every.set_defaults(run=survey)
 
 
@@ -127,10 +132,7 @@ def _check_config(arch: str, folder: Path) -> None:
     file = folder / "config.json"
     if not file.is_file():
         raise ValueError(f"Expected a checkpoint with a config.json in {folder}, found none: name a small one.")
-    try:
-        config = json.loads(file.read_text())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"Expected JSON in {file}, found none ({error}): name a checkpoint's folder.") from error
+    config = json_file.read(file, f"JSON in {file}, found none", "name a checkpoint's folder")
     found = config.get("architectures") if isinstance(config, dict) else config
     if not isinstance(config, dict) or not isinstance(found, list) or arch not in found:
         raise ValueError(

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 def add(parsers: Parsers) -> None:
     """Declares the command line."""
-    parser = parsers.add_parser("patches", help="list the patches to vLLM and whether they fit", description=__doc__)
+    parser = parsers.add_parser(
+        "patches", help="list the patches to vLLM and whether they fit", description=__doc__, allow_abbrev=False
+    )
     parser.add_argument("--markdown", action="store_true", help="print the table as in docs/patches.md")
     parser.add_argument(
         "--against", metavar="WHEEL", type=Path, help="say what this vLLM wheel or folder changed and whether it fits"

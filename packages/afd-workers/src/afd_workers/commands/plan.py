@@ -29,7 +29,9 @@ _HEAD: Final = (
 
 def add(parsers: Parsers) -> None:
     """Declares the command line."""
-    parser = parsers.add_parser("plan", help="what native and split deployments would give", description=__doc__)
+    parser = parsers.add_parser(
+        "plan", help="what native and split deployments would give", description=__doc__, allow_abbrev=False
+    )
     parser.add_argument("model", type=Path, metavar="MODEL", help="folder with config.json, or that file")
     parser.add_argument(
         "--deploy", nargs="+", default=_DEFAULT, metavar="NAME",
@@ -104,8 +106,8 @@ def make(
     from afd_workers.planner.times import Estimated, Measured
 
     @functools.cache
-    def model(tp: int, ep: int) -> Model:
-        return Model.of(config, attention_tp=tp, expert_parallel=ep)
+    def model(tp: int, ep: int, dp: int) -> Model:
+        return Model.of(config, attention_tp=tp, ffn_ep=ep, dp=dp)
 
     chosen = DEVICES[device]
     if memory_gib is not None:

@@ -28,6 +28,11 @@ REFUSED: Mapping[str, str] = {
     "--config": "write the options of that file on the command line",  # vLLM would read ones that AFD sets or checks
     "--": "leave it out, what follows would be no options",
 }
+#: Of afd serve itself. Whoever shortens one means that, and vLLM, to which it would go, takes half a minute to say no.
+OWN = (
+    "--help", "--topology", "--host", "--port", "--additional-config", "--attention-devices", "--ffn-devices",
+    "--start-timeout",
+)  # fmt: skip
 _DATA_PARALLEL = ("--data-parallel", "-dp")
 _SHOWN = 60  # characters of a name that cannot be one
 _ADDITIONAL = "--additional-config"
@@ -127,6 +132,9 @@ def _check_options(rest: Sequence[str]) -> None:
             raise ValueError(
                 f"Expected one JSON object after {_ADDITIONAL}, found {name}: write its keys into that object."
             )
+        own = next((each for each in OWN if len(stem) > len("--") and each.startswith(stem)), None)
+        if own is not None:
+            raise ValueError(f"Expected options in full, found {name}, which may be short for {own}: write it out.")
         instead = "write --topology xAyF" if name.startswith(_DATA_PARALLEL) else REFUSED.get(name)
         if instead is not None:
             raise ValueError(f"Expected options that afd serve can hand on, found {argument}: {instead}.")

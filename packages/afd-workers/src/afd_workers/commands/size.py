@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from afd_workers import json_file
 
 if TYPE_CHECKING:
     from afd_models.memory import Sizes
@@ -18,7 +19,9 @@ _GIB: Final = 1 << 30
 
 def add(parsers: Parsers) -> None:
     """Declares the command line."""
-    parser = parsers.add_parser("size", help="memory of each role and bytes per step of a model", description=__doc__)
+    parser = parsers.add_parser(
+        "size", help="memory of each role and bytes per step of a model", description=__doc__, allow_abbrev=False
+    )
     parser.add_argument("model", type=Path, metavar="MODEL", help="folder with config.json, or that file")
     parser.add_argument("--attention-tp", type=int, default=1, metavar="N", help="ranks that share attention's part")
     parser.add_argument("--ffn-tp", type=int, default=1, metavar="N", help="ranks that share the FFN part")
@@ -50,15 +53,11 @@ def run(options: argparse.Namespace, _rest: tuple[str, ...]) -> int:
 def read_config(model: Path) -> dict[str, object]:
     """The text model's part of a config.json; ValueError where there is none."""
     file = model / "config.json" if model.is_dir() else model
-    try:
-        if file.exists() and not file.is_file():  # a pipe or device may never end
-            raise ValueError("not a regular file")
-        config = json.loads(file.read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(
-            f"Expected a model's folder or its config.json, found {str(model)!r} ({error}): download the model's "
-            "config.json and give its folder."
-        ) from error
+    config = json_file.read(
+        file,
+        f"a model's folder or its config.json, found {str(model)!r}",
+        "download the model's config.json and give its folder",
+    )
     if not isinstance(config, dict):
         raise ValueError(
             f"Expected a mapping in {file}, found {type(config).__name__}: give the model's own config.json."

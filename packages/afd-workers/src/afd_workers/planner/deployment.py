@@ -19,7 +19,8 @@ _SHARED = re.compile(r"(.+?)(?:-tp([1-9][0-9]{0,2}))?(?:-ep([1-9][0-9]{0,2}))?")
 class Deployment:
     """attention: native replicas, ranks of data parallelism, or attention replicas; ffn: FFN servers, 0 unless split.
 
-    tp: devices per attention replica. ep: devices per FFN server, which share its experts.
+    tp: devices per attention replica. ep: devices per FFN server, which share its weights: whole
+    experts, parts of every other FFN.
     """
 
     kind: Kind

@@ -105,23 +105,23 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class Planner:
-    """model: (tp, ep) -> the model so spread."""
+    """model: (tp, ep, dp) -> the model so spread, see Model.of."""
 
-    model: Callable[[int, int], Model]
+    model: Callable[[int, int, int], Model]
     times: Times
     device: Device
     limits: Limits
 
     def kv_tokens(self, deployment: Deployment) -> int:
         """Room of one attention rank (of one replica), in tokens."""
-        model = self.model(deployment.tp, deployment.attention if deployment.kind == "ep" else 1)
+        model = self.model(deployment.tp, 1, deployment.attention if deployment.kind == "ep" else 1)
         held = model.attention.weights if deployment.kind == "split" else model.whole
         free = self.device.memory * self.limits.utilization - self.device.workspace - held
         return max(0, int(free / model.kv))
 
     def fits(self, deployment: Deployment) -> bool:
         """Whether the FFN ranks' weights fit."""
-        held = self.model(1, deployment.ep).ffn.weights if deployment.kind == "split" else 0.0
+        held = self.model(1, deployment.ep, 1).ffn.weights if deployment.kind == "split" else 0.0
         return held + self.device.workspace <= self.device.memory * self.limits.utilization
 
     def forecast(self, deployment: Deployment, load: Load, *, overlap: bool = False) -> Forecast:
@@ -148,13 +148,13 @@ class Planner:
         """Without overlap: attention, then the FFN of all peers' rows as one batch, two hops a layer."""
         times, arriving = self.times, rows * load.prompt / load.output
         attention, ffn, moved = times.prompt(load.prompt, deployment.tp, self._shared(deployment))
-        hops = 2 * self.model(1, 1).layers
+        hops = 2 * self.model(1, 1, 1).layers
         own = times.attention(rows, load.context, deployment.tp)
         if deployment.kind == "native":
             return Terms(own, times.ffn(rows), 0.0, arriving * (attention + ffn))
         if deployment.kind == "ep":
             ranks = deployment.attention
-            together = times.ffn(ranks * rows, ranks)
+            together = times.ffn(ranks * rows, dp=ranks)
             # Each rank brings its prompts, all share the experts' work on them.
             prompts = arriving * (attention + ranks * ffn + (ranks - 1) * moved)
             return Terms(own, together, hops * times.hop((ranks - 1) * rows) if ranks > 1 else 0.0, prompts)
@@ -168,7 +168,7 @@ class Planner:
         Attention computes both stages, the FFN both, and a stage passes through both and two hops per layer, whatever
         the other does. Prompts are part of what either role computes.
         """
-        times, layers = self.times, self.model(1, 1).layers
+        times, layers = self.times, self.model(1, 1, 1).layers
         per_row = load.prompt / load.output
         attention, ffn, moved = times.prompt(load.prompt, deployment.tp, self._shared(deployment))
         half, there = rows / STAGES, deployment.at_ffn(rows / STAGES)

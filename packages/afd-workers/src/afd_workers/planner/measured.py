@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from afd_workers import json_file
 from afd_workers.planner.times import Point
 
 #: Mean context in steps of that script: a prompt of 16 tokens, 4 to 68 more.
@@ -25,14 +25,7 @@ def read(file: Path) -> list[Point]:
     hop_wire_us where the hop was timed alone: microseconds one way. context: tokens per request, CONTEXT without it.
     ValueError says what is missing.
     """
-    try:
-        if file.exists() and not file.is_file():  # a pipe or device may never end
-            raise ValueError("not a regular file")
-        found = json.loads(file.read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(
-            f"Expected the JSON of a benchmark of steps in {file} ({error}): give what bench_step_gpu wrote."
-        ) from error
+    found = json_file.read(file, f"the JSON of a benchmark of steps in {file}", "give what bench_step_gpu wrote")
     rows = found.get("rows") if isinstance(found, dict) else found
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"Expected a list of measured rows in {file}, found none: give what bench_step_gpu wrote.")

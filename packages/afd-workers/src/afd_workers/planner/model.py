@@ -31,7 +31,7 @@ class Model:
     """layers: exchanges per step. row: bytes of one row, one way. kv: bytes per token of context on one attention rank.
 
     experts, taken: per layer, and of them by each token. context_flops: operations of one token per token of its
-    context. latent: whether the cache holds latents. whole: bytes of all weights on one rank.
+    context. latent: whether the cache holds latents. whole: bytes of all weights on one native rank.
     """
 
     layers: int
@@ -50,16 +50,18 @@ class Model:
         return 1.0 - float((1.0 - self.taken / self.experts) ** rows)
 
     @classmethod
-    def of(cls, config: Config, *, attention_tp: int = 1, expert_parallel: int = 1) -> Model:
-        """ValueError names what config.json lacks. expert_parallel: ranks that share the experts, whole ones each.
+    def of(cls, config: Config, *, attention_tp: int = 1, ffn_ep: int = 1, dp: int = 1) -> Model:
+        """ValueError names what config.json lacks.
 
-        Everything of the FFN role but the experts is on each of these ranks; attention is divided by `attention_tp`.
+        ffn_ep: devices of one FFN server, see Deployment.ep. dp: devices of native expert parallelism, each with the
+        whole model but the experts. Sizes are those of `afd size`, which are compared with what vLLM allocates.
         """
         from afd_models.memory import Split, sizes
         from afd_models.numbers import head_width, heads, layer_count, number
         from afd_models.pieces import pieces
 
-        found, alone = sizes(config, Split(attention_tp=attention_tp)), sizes(config)
+        split = Split(attention_tp, ffn_ep, expert_parallel=ffn_ep * dp > 1, data_parallel=dp)
+        found = sizes(config, split)
         parts: dict[str, float] = {}
         for piece in pieces(config):
             if not piece.copy:
@@ -68,9 +70,7 @@ class Model:
             raise ValueError("Expected a model with layers of experts in config.json, found none: plan another model.")
         experts = number(config, "n_routed_experts", "num_experts", "moe_num_experts", "num_local_experts")
         taken = min(experts, number(config, *_TAKEN))
-        element = alone.exchanged_per_token / (2 * alone.exchanges * number(config, "hidden_size"))
-        rest = (parts.get("shared", 0) + parts.get("dense", 0) + parts.get("gate", 0)) * element
-        expert_bytes = max(0.0, alone.ffn - rest) / expert_parallel
+        element = found.exchanged_per_token / (2 * found.exchanges * number(config, "hidden_size"))
         looked_up = parts.get("embedding", 0.0) / 2 * element / attention_tp  # of embeddings, not of the LM head
         ffn = _PRODUCT * (parts["experts"] * taken / experts + parts.get("shared", 0) + parts.get("dense", 0))
         latent = config.get("kv_lora_rank") is not None
@@ -84,8 +84,8 @@ class Model:
             # scores and values: one product and one sum each
             context_flops=2.0 * _PRODUCT * layer_count(config) * heads(config) * wide / attention_tp,
             latent=latent,
-            whole=found.attention + rest + expert_bytes,
+            whole=found.whole,
             attention=Role(found.attention, max(0.0, found.attention - looked_up), 0.0,
                            _PRODUCT * parts["attention"] / attention_tp),
-            ffn=Role(rest + expert_bytes, rest, expert_bytes, ffn),
+            ffn=Role(found.ffn, found.ffn - found.experts, found.experts, ffn),
         )  # fmt: skip

@@ -12,22 +12,28 @@ from afd_workers.planner.model import Model
 
 
 class Times(Protocol):
-    """Seconds. tp: attention ranks that share each row's attention. ep: FFN ranks that share the experts."""
+    """Seconds. tp: attention ranks that share each row's attention.
+
+    ep: ranks of an FFN server, which share all of its weights. dp: native ranks, which share the experts alone.
+    """
 
     def attention(self, rows: float, context: float, tp: int = 1) -> float:
         """A decode step of `rows` requests with `context` tokens each: all layers, the head, sampling."""
         ...
 
-    def ffn(self, rows: float, ep: int = 1) -> float:
-        """All layers' FFNs on `rows` rows."""
+    def ffn(self, rows: float, ep: int = 1, dp: int = 1) -> float:
+        """All layers' FFNs on `rows` rows of all these ranks together."""
         ...
 
     def hop(self, rows: float) -> float:
         """One message of `rows` rows of the model's width, one way."""
         ...
 
-    def prompt(self, length: float, tp: int = 1, ep: int = 1) -> tuple[float, float, float]:
-        """(attention, FFN, transfers both ways) per token of prompts of `length` tokens, taken in large batches."""
+    def prompt(self, length: float, tp: int = 1, ranks: int = 1) -> tuple[float, float, float]:
+        """(attention, FFN, transfers both ways) per token of prompts of `length` tokens, taken in large batches.
+
+        ranks: ep or dp; both share the work, if not the weights.
+        """
         ...
 
 
@@ -35,41 +41,41 @@ class Times(Protocol):
 class Estimated:
     """From what a device reaches: the longer of reading and computing, and a launch per layer.
 
-    model: (tp, ep) -> the model so spread.
+    model: (tp, ep, dp) -> the model so spread.
     """
 
-    model: Callable[[int, int], Model]
+    model: Callable[[int, int, int], Model]
     device: Device
 
     def attention(self, rows: float, context: float, tp: int = 1) -> float:
         """See Times. Twice an FFN layer's launches: attention's layers are made of more kernels."""
-        model, device = self.model(tp, 1), self.device
+        model, device = self.model(tp, 1, 1), self.device
         own = max(model.attention.read / device.bytes_s, rows * model.attention.flops / device.flops_s)
         shared = 0.0 if tp == 1 else model.layers * self.hop(rows)
         return 2 * model.layers * device.launch_s + own + self.context(rows, context, tp) + shared
 
     def context(self, rows: float, context: float, tp: int = 1) -> float:
         """What reading the cache of `context` tokens takes of a step."""
-        model = self.model(tp, 1)
+        model = self.model(tp, 1, 1)
         return rows * context * model.kv / (self.device.latent_bytes_s if model.latent else self.device.kv_bytes_s)
 
-    def ffn(self, rows: float, ep: int = 1) -> float:
-        """See Times. With ep, the ranks' rows meet by one collective before and one after each layer (all `rows`)."""
-        model, device = self.model(1, ep), self.device
+    def ffn(self, rows: float, ep: int = 1, dp: int = 1) -> float:
+        """See Times. Several ranks' rows meet by one collective before and one after each layer (all `rows`)."""
+        model, device = self.model(1, ep, dp), self.device
         read = (model.ffn.read + model.ffn.expert_bytes * model.touched(rows)) / device.bytes_s
-        computed = rows * model.ffn.flops / ep / device.flops_s
+        computed = rows * model.ffn.flops / (ep * dp) / device.flops_s
         return model.layers * device.launch_s + max(read, computed)
 
     def hop(self, rows: float) -> float:
         """See Times."""
-        return self.device.hop_s + rows * self.model(1, 1).row / self.device.link_bytes_s
+        return self.device.hop_s + rows * self.model(1, 1, 1).row / self.device.link_bytes_s
 
-    def prompt(self, length: float, tp: int = 1, ep: int = 1) -> tuple[float, float, float]:
+    def prompt(self, length: float, tp: int = 1, ranks: int = 1) -> tuple[float, float, float]:
         """See Times. A token looks at half of its prompt on average."""
-        model, device = self.model(tp, ep), self.device
+        model, device = self.model(tp, 1, 1), self.device
         attention = (model.attention.flops + model.context_flops * length / 2) / device.flops_s
         moved = 2 * model.layers * model.row / device.link_bytes_s
-        return attention, model.ffn.flops / ep / device.flops_s, moved
+        return attention, model.ffn.flops / ranks / device.flops_s, moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,18 +126,18 @@ class Measured:
             found = at(low) + (at(high) - at(low)) * (context - low) / (high - low)
         return found if tp == 1 else found * estimate.attention(rows, context, tp) / estimate.attention(rows, context)
 
-    def ffn(self, rows: float, ep: int = 1) -> float:
+    def ffn(self, rows: float, ep: int = 1, dp: int = 1) -> float:
         """See Times."""
         found = _line(self._pairs(lambda point: point.ffn), rows, self.estimate.ffn)
-        return found if ep == 1 else found * self.estimate.ffn(rows, ep) / self.estimate.ffn(rows)
+        return found if ep == dp == 1 else found * self.estimate.ffn(rows, ep, dp) / self.estimate.ffn(rows)
 
     def hop(self, rows: float) -> float:
         """See Times."""
         return _line(self._pairs(lambda point: point.hop), rows, self.estimate.hop)
 
-    def prompt(self, length: float, tp: int = 1, ep: int = 1) -> tuple[float, float, float]:
+    def prompt(self, length: float, tp: int = 1, ranks: int = 1) -> tuple[float, float, float]:
         """See Times; estimated."""
-        return self.estimate.prompt(length, tp, ep)
+        return self.estimate.prompt(length, tp, ranks)
 
     def _pairs(self, value: Callable[[Point], float]) -> list[tuple[int, float]]:
         """(rows, value) of the least context."""

@@ -1,8 +1,9 @@
-"""How many greedy tokens native and split serving agree in on a CPU, over hundreds of prompts of toy checkpoints.
+"""How many greedy tokens native and split serving agree in, over hundreds of prompts of toy checkpoints, eagerly.
 
-    python -m tools.agreement_cpu [--family mixtral ...] [--prompts 200] [--tokens 24]
+    python -m tools.token_agreement [--family mixtral ...] [--prompts 200] [--tokens 24] [--device cpu|cuda]
 
-Prints a Markdown table, a line per family as it is done; exit code 1 unless all tokens are equal.
+Prints a Markdown table, a line per family as it is done; exit code 1 unless all tokens are equal. On CUDA, some
+families run that a CPU cannot serve; `AFD_GPU_DEVICES=0,0` and `--connector nvlink` need one device only.
 """
 
 from __future__ import annotations
@@ -29,16 +30,18 @@ def prompts(count: int, seed: int = 0) -> list[list[int]]:
     return [[chance.randrange(2, 256) for _ in range(chance.randint(4, 60))] for _ in range(count)]
 
 
-def row(family: str, count: int, tokens: int) -> tuple[str, ...]:
+def row(family: str, count: int, tokens: int, device: str) -> tuple[str, ...]:
     """One line of the table: both engines alive, each asked the same batches."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model = toy_checkpoint.make(family, folder / "toy")
-        base = setups.eager(setups.common(model, device="cpu", rows=BATCH, tokens=512, length=512, cache=64 << 20))
+        base = setups.eager(setups.common(model, device=device, rows=BATCH, tokens=512, length=512, cache=64 << 20))
+        if toy_checkpoint.needs_trust(model):
+            base["trust_remote_code"] = True
         with Children(folder) as children:
-            native = children.start("native", setups.ENGINE, {"options": base}, None)
-            split, _ = setups.split(children, "split", base, base, "cpu")
+            native = children.start("native", setups.ENGINE, {"options": base}, 0 if device == "cuda" else None)
+            split, _ = setups.split(children, "split", base, base, device)
             children.ready(setups.READY_S)
             given = prompts(count)
             batches = [given[at : at + BATCH] for at in range(0, count, BATCH)]
@@ -52,17 +55,18 @@ def row(family: str, count: int, tokens: int) -> tuple[str, ...]:
 
 def main() -> int:
     """Prints the table."""
-    runnable = toy_checkpoint.runnable()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--family", nargs="+", choices=runnable, default=runnable)
+    parser.add_argument("--family", nargs="+", choices=sorted(toy_checkpoint.FAMILIES), help="all that a CPU serves")
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--tokens", type=int, default=24)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    setups.connector_option(parser)
     options = parser.parse_args()
     right = True
     for cells in (HEADS, ("---",) * len(HEADS)):
         print(f"| {' | '.join(cells)} |", flush=True)
-    for family in options.family:
-        cells = row(family, options.prompts, options.tokens)
+    for family in options.family or toy_checkpoint.runnable():
+        cells = row(family, options.prompts, options.tokens, options.device)
         print(f"| {' | '.join(cells)} |", flush=True)
         right = right and cells[1] == cells[2]
     return 0 if right else 1
