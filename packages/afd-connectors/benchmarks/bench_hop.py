@@ -1,8 +1,10 @@
 """One exchange between two processes per transport and size, beside what the same rows take over less in the same run.
 
-    python bench_hop.py [--over shm tcp gloo unix bare] [--rounds 2000] [--sizes 8x128 64x1024 ...]
+    python bench_hop.py [--over shm tcp gloo unix bare] [--rounds 2000] [--turns 1] [--sizes 8x128 64x1024 ...]
 
-One way is half a round trip; with two processors or more each process has its own, as engines have.
+One way is half a round trip; with two processors or more each process has its own, as engines have. With several turns
+all transports take theirs one after the other, again and again, so that a host that changes its speed does it to all;
+shown is the median of the turns.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import os
 import socket
 import time
 from multiprocessing.synchronize import Event
+from statistics import median
 
 from baselines import BASELINES, round_trips
 
@@ -69,6 +72,17 @@ def exchanges(name: str, rows: int, hidden: int, rounds: int) -> list[float]:
     return times
 
 
+def one_way(name: str, rows: int, hidden: int, rounds: int) -> tuple[float, float]:
+    """p50 and p99 in microseconds, after a tenth of the rounds to get warm."""
+    warm = rounds // 10
+    if name in BASELINES:
+        times = round_trips(name, rows, hidden, rounds + warm, pin)
+    else:
+        times = exchanges(name, rows, hidden, rounds + warm)
+    times = sorted(times[warm:])
+    return times[len(times) // 2] / 2, times[len(times) * 99 // 100] / 2
+
+
 def pin(place: int) -> None:
     """Keeps this process on its own processor, where there are enough."""
     cores = range(os.cpu_count() or 1)
@@ -81,6 +95,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--over", nargs="+", default=["shm", "tcp", *BASELINES])
     parser.add_argument("--rounds", type=int, default=2000)
+    parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--sizes", nargs="+", default=SIZES)
     arguments = parser.parse_args()
     pin(0)
@@ -88,14 +103,11 @@ def main() -> None:
     print("|---|---|---|---|---|")
     for size in arguments.sizes:
         rows, hidden = (int(part) for part in size.split("x"))
-        for name in arguments.over:
-            warm = arguments.rounds // 10
-            if name in BASELINES:
-                times = round_trips(name, rows, hidden, arguments.rounds + warm, pin)
-            else:
-                times = exchanges(name, rows, hidden, arguments.rounds + warm)
-            times = sorted(times[warm:])
-            p50, p99 = times[len(times) // 2] / 2, times[len(times) * 99 // 100] / 2
+        turns = [
+            [one_way(name, rows, hidden, arguments.rounds) for name in arguments.over] for _ in range(arguments.turns)
+        ]
+        for name, found in zip(arguments.over, zip(*turns, strict=True), strict=True):
+            p50, p99 = (median(turn[part] for turn in found) for part in (0, 1))
             print(f"| {size} | {rows * hidden * 2} | {name} | {p50:.1f} | {p99:.1f} |", flush=True)
 
 

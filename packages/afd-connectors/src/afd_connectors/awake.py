@@ -18,12 +18,15 @@ _CROWDED_WAITS = 3
 #: How long they are then left alone. Who sleeps is let in at once when woken; who stays awake has used its turn.
 _CROWDED_S = 0.25
 
+#: A look in memory takes a small part of what a yield takes, so that one is found sooner by looking more than once.
+LOOKS_IN_MEMORY = 8
+
 _slow_waits = 0
 _crowded_until = 0.0
 
 
-def awake(look: Callable[[], T | None], until: float) -> T | None:
-    """What ``look`` finds before time.monotonic() reaches ``until``, else None; lets others run between two looks.
+def awake(look: Callable[[], T | None], until: float, looks: int = 1) -> T | None:
+    """What ``look`` finds before time.monotonic() reaches ``until``, else None; lets others run after every ``looks``.
 
     None early, and for a while at once, where others want this processor: then a wait that sleeps is the faster one.
     """
@@ -33,10 +36,11 @@ def awake(look: Callable[[], T | None], until: float) -> T | None:
         return look()
     slow = False
     while now < until:
-        found = look()
-        if found:
-            _slow_waits = _slow_waits + 1 if slow else 0
-            return found
+        for _ in range(looks):
+            found = look()
+            if found:
+                _slow_waits = _slow_waits + 1 if slow else 0
+                return found
         if _slow_waits >= _CROWDED_WAITS:
             _slow_waits, _crowded_until = 0, now + _CROWDED_S
             return None

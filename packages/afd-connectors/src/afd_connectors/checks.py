@@ -65,6 +65,16 @@ def check_send(
     pending: Mapping[int, object],
 ) -> None:
     """ValueError unless the exchange belongs to the step that was begun and its tensors fit."""
+    if (
+        step is begun
+        and 0 <= stage < len(step.tokens)
+        and 0 <= layer < shape.layers
+        and stage not in pending
+        and router is None
+        and hidden.shape == (step.tokens[stage], shape.hidden)
+        and _names.get(hidden.dtype) == shape.dtype
+    ):
+        return  # at once what nearly always holds; below is said what does not
     if step is not begun and (begun is None or step.seq != begun.seq):
         raise ValueError(f"send needs the step that was begun, {begun}, found {step}; call begin first.")
     if not 0 <= stage < len(step.tokens) or not 0 <= layer < shape.layers:
@@ -83,6 +93,12 @@ def check_send(
 
 def check_recv(step: Step, layer: int, stage: int, out: Tensor, shape: Shape, pending: Mapping[int, int]) -> None:
     """ValueError unless `out` fits and exactly this exchange was sent and not received yet."""
+    if (
+        pending.get(stage) == layer
+        and out.shape == (step.tokens[stage], shape.hidden)
+        and _names.get(out.dtype) == shape.dtype
+    ):
+        return  # as in check_send
     if pending.get(stage) != layer:
         raise ValueError(
             f"recv of layer {layer} stage {stage} of step {step.seq} needs a send of the same before it, "

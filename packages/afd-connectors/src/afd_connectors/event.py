@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import time
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -42,8 +41,12 @@ _WORDS = {
 }
 
 
+#: The fields of an Event: what is done so often that even a named tuple is left for whoever asks.
+Moment = tuple[Phase, float, int, int, int]
+
+
 class Event(NamedTuple):
-    """One moment of one side; a tuple because several are made per exchange.
+    """One moment of one side.
 
     at: time.monotonic() seconds of this process; layer and stage are -1 where they do not apply.
     """
@@ -66,12 +69,6 @@ class Event(NamedTuple):
         """The frame body of a heartbeat; carries the age because clocks of hosts differ."""
         age = min(_MAX_AGE_MS, max(0, int((now - self.at) * 1000)))
         return _FRAME.pack(self.phase, self.stage & 0xFF, self.layer, self.seq, age)
-
-    @classmethod
-    def of(cls, phase: Phase, seq: int = 0, layer: int = -1, stage: int = -1) -> Event:
-        """The event that happens now."""
-        # A named tuple's own call takes three times as long, and two are made per exchange and side.
-        return tuple.__new__(cls, (phase, time.monotonic(), seq, layer, stage))
 
     @classmethod
     def decode(cls, body: bytes, now: float) -> Event:

@@ -5,21 +5,33 @@ from __future__ import annotations
 from typing import TypeVar
 
 from afd_connectors.errors import ConnectorError
-from afd_connectors.event import Event
+from afd_connectors.event import Event, Moment
 from afd_connectors.layout import Layout
 
 E = TypeVar("E", bound=ConnectorError)
 
 
 class Place:
-    """A rank of a transport, and what it did last; ports keep one and update `event`."""
+    """A rank of a transport, and what it did last; ports keep one and update `event`.
 
-    __slots__ = ("event", "layout", "transport")
+    moment: the event's fields, for ports that write it twice per exchange while hardly anyone asks for it.
+    """
+
+    __slots__ = ("layout", "moment", "transport")
 
     def __init__(self, transport: str, layout: Layout, event: Event) -> None:
         self.transport = transport
         self.layout = layout
-        self.event = event
+        self.moment: Moment = event
+
+    @property
+    def event(self) -> Event:
+        """What was done last."""
+        return Event(*self.moment)
+
+    @event.setter
+    def event(self, event: Event) -> None:
+        self.moment = event
 
     def error(
         self,

@@ -8,14 +8,13 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from afd_connectors.awake import AWAKE_S, awake
+from afd_connectors.awake import AWAKE_S, LOOKS_IN_MEMORY, awake
 from afd_connectors.channel import NO_WAIT, SEND_NOW
 from afd_connectors.deadline import Deadline
 from afd_connectors.errors import FrameError, PeerLost
 from afd_connectors.shape import Shape
-from afd_connectors.transports.paired import head as frame
 from afd_connectors.transports.paired.buffers import router_row_bytes
-from afd_connectors.transports.paired.head import Head
+from afd_connectors.transports.paired.head import decode, reply_to
 from afd_connectors.transports.paired.line import LOOK_S, Line
 from afd_connectors.transports.shm_handover import offer
 
@@ -38,23 +37,24 @@ class MemoryLine(Line):
         self._poll = select.poll()
         self._poll.register(self._data, select.POLLIN)
 
-    def request(self, head: Head, rows: memoryview, logits: memoryview | None) -> None:
+    def request(self, stage: int, head: bytes, rows: memoryview, logits: memoryview | None) -> None:
         """See Line."""
-        lane = self._segment.requests[head.stage]
+        lane = self._segment.requests[stage]
         lane.hidden_bytes[: len(rows)] = rows
         if logits is not None:
             lane.router_bytes[: len(logits)] = logits
-        lane.publish(head.encode())
+        lane.publish(head)
         if self._segment.dozing("ffn"):
             ring(self._data)
-        self._awaited[head.stage] = head
-        self._expected[head.stage] = head.reply_frame()  # now, because there is time until the answer comes
+        self._awaited[stage] = head
+        self._expected[stage] = reply_to(head)  # now, because there is time until the answer comes
 
     def held(self, stage: int) -> tuple[memoryview, memoryview | None] | None:
         """See Line."""
-        head = self._awaited.get(stage)
-        if head is None:
+        request = self._awaited.get(stage)
+        if request is None:
             return None
+        head = decode(request)
         lane = self._segment.requests[stage]
         rows = lane.hidden_bytes[: head.rows * self._shape.row_bytes]
         return rows, lane.router_bytes[
@@ -64,12 +64,12 @@ class MemoryLine(Line):
     def answer(self, stage: int, rows: memoryview) -> None:
         """See Line."""
         lane = self._segment.replies[stage]
-        if not awake(lane.arrived, time.monotonic() + AWAKE_S):
+        if not awake(lane.arrived, time.monotonic() + AWAKE_S, LOOKS_IN_MEMORY):
             self._sleep(lane)
         found = lane.head()
         if found != self._expected[stage]:
-            head = frame.decode(found)
-            raise FrameError(f"it sent {head} while the answer to {self._awaited[stage]} was awaited")
+            request = decode(self._awaited[stage])
+            raise FrameError(f"it sent {decode(found)} while the answer to {request} was awaited")
         rows[:] = lane.hidden_bytes[: len(rows)]
         lane.take()
         del self._awaited[stage]

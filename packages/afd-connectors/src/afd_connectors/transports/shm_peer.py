@@ -8,9 +8,8 @@ from afd_connectors.errors import FrameError
 from afd_connectors.layout import Layout
 from afd_connectors.listener import Arrival
 from afd_connectors.shape import Shape
-from afd_connectors.transports.paired import head as frame
 from afd_connectors.transports.paired.buffers import Buffer
-from afd_connectors.transports.paired.head import Head
+from afd_connectors.transports.paired.head import fields
 from afd_connectors.transports.paired.peer import Peer
 from afd_connectors.transports.shm_handover import accept
 from afd_connectors.transports.shm_line import hear, ring
@@ -25,6 +24,7 @@ class MemoryPeer(Peer):
         buffers = [Buffer.over(shape, lane.hidden, lane.router) for lane in self._segment.requests]
         super().__init__(arrival, layout, shape, buffers, set())
         self._lanes: Sequence[tuple[int, Lane]] = tuple(enumerate(self._segment.requests))
+        self._marks = tuple((lane.mark, lane) for lane in self._segment.requests)
 
     @property
     def blocked(self) -> bool:
@@ -36,8 +36,8 @@ class MemoryPeer(Peer):
         """See Peer."""
         if self._unannounced_since is not None:  # the announcement wakes this side, not the request
             return False
-        for _, lane in self._lanes:  # noqa: SIM110 - asked thousands of times in a row, where a generator costs
-            if lane.arrived():
+        for mark, lane in self._marks:  # noqa: SIM110 - asked thousands of times in a row, where a call costs
+            if mark[0] != lane.count:
                 return True
         return False
 
@@ -50,27 +50,26 @@ class MemoryPeer(Peer):
         """See Peer."""
         for stage, lane in self._lanes:
             if lane.arrived():
-                head = frame.decode(lane.head())
-                if not self._announced(head):
+                head = fields(lane.head())
+                if not self._accept(head):
                     return
-                if head.stage != stage:
-                    raise FrameError(f"it sent a request for stage {head.stage} in the place of stage {stage}")
-                self._check(head)
+                if head[3] != stage:
+                    raise FrameError(f"it sent a request for stage {head[3]} in the place of stage {stage}")
                 lane.take()
                 self._land(head)
 
-    def reply(self, head: Head, rows: memoryview) -> None:
+    def reply(self, stage: int, head: bytes, rows: memoryview) -> None:
         """See Peer."""
-        lane = self._segment.replies[head.stage]
+        lane = self._segment.replies[stage]
         lane.hidden_bytes[: len(rows)] = rows
-        lane.publish(head.encode())
+        lane.publish(head)
         if self._segment.dozing("attention"):
             ring(self.data)
 
     def free(self) -> None:
         """See Peer; the memory goes when nobody computes from it any more."""
         super().free()
-        self.buffers = self._lanes = ()
+        self.buffers = self._lanes = self._marks = ()
         del self._segment
 
     def doze(self, _asleep: bool) -> None:

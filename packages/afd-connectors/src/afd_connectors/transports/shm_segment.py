@@ -40,13 +40,13 @@ def fence() -> None:
 class Lane:
     """One direction of one stage: a head, rows, logits, and a mark that counts the frames that were published.
 
-    hidden, router: bytes, as tensors and as views of them.
+    hidden, router: bytes, as tensors and as views of them; mark: the counter, alone.
     """
 
-    __slots__ = ("_head", "_marks", "_place", "count", "hidden", "hidden_bytes", "router", "router_bytes")
+    __slots__ = ("_head", "count", "hidden", "hidden_bytes", "mark", "router", "router_bytes")
 
-    def __init__(self, marks: memoryview, mark_at: int, head: memoryview, hidden: Tensor, router: Tensor) -> None:
-        self._marks, self._place, self._head = marks, mark_at // 8, head
+    def __init__(self, mark: memoryview, head: memoryview, hidden: Tensor, router: Tensor) -> None:
+        self.mark, self._head = mark, head
         self.hidden, self.hidden_bytes = hidden, raw(hidden)  # views alone would not keep the mapping
         self.router, self.router_bytes = router, raw(router)
         self.count = 0
@@ -57,17 +57,20 @@ class Lane:
         self.count = count = self.count + 1
         if not _IN_ORDER:
             fence()
-        self._marks[self._place] = count
-        fence()
+        self.mark[0] = count
+        _FENCE.acquire()  # what fence() begins with, and all that it is here
+        _FENCE.release()
+        if not _IN_ORDER:
+            fence()
 
     def arrived(self) -> bool:
         """Whether the other side has published the next frame; `take` makes it this side's."""
-        arrived: bool = self._marks[self._place] != self.count
+        arrived: bool = self.mark[0] != self.count
         return arrived
 
     def head(self) -> memoryview:
         """HEAD_BYTES of the frame that arrived; FrameError when frames were skipped."""
-        found = self._marks[self._place]
+        found = self.mark[0]
         if found != self.count + 1:
             raise FrameError(f"it published frame {found} after frame {self.count}")
         if not _IN_ORDER:
@@ -101,9 +104,9 @@ class Segment:
                 (self.requests, 0, request, whole[logits : logits + shape.router_bytes]),
                 (self.replies, 1, reply, whole[:0]),
             ):
-                head = plan.line(stage, 2 + kind)
+                mark, head = plan.line(stage, kind), plan.line(stage, 2 + kind)
                 rows = whole[start : start + shape.hidden_bytes]
-                lanes.append(Lane(self._marks, plan.line(stage, kind), view[head : head + HEAD_BYTES], rows, router))
+                lanes.append(Lane(view[mark : mark + 8].cast("Q"), view[head : head + HEAD_BYTES], rows, router))
 
     def doze(self, role: str, asleep: bool) -> None:
         """Says that `role` waits in a poll and must be woken, or does not any more."""

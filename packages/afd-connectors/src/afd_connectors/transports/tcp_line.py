@@ -13,8 +13,7 @@ from afd_connectors.awake import AWAKE_S, awake
 from afd_connectors.channel import NO_WAIT, SEND_NOW
 from afd_connectors.deadline import Deadline
 from afd_connectors.errors import FrameError, PeerLost
-from afd_connectors.transports.paired import head as frame
-from afd_connectors.transports.paired.head import HEAD_BYTES, Head
+from afd_connectors.transports.paired.head import HEAD_BYTES, decode
 from afd_connectors.transports.paired.line import LOOK_S, Line
 
 if TYPE_CHECKING:
@@ -32,11 +31,11 @@ class StreamLine(Line):
         self._arrived: set[int] = set()
         self._head = memoryview(bytearray(HEAD_BYTES))
 
-    def request(self, head: Head, rows: memoryview, logits: memoryview | None) -> None:
+    def request(self, stage: int, head: bytes, rows: memoryview, logits: memoryview | None) -> None:
         """See Line."""
-        start = memoryview(head.encode())
+        start = memoryview(head)
         views = [start, rows] if logits is None else [start, rows, logits]
-        self._awaited[head.stage] = head
+        self._awaited[stage] = head
         rest = self._push(views)
         if rest:
             self._push_rest(rest)
@@ -69,7 +68,7 @@ class StreamLine(Line):
         """See Line."""
         if stage not in self._arrived and len(self._awaited) == 1:
             self._fill([self._head, rows])  # only one answer can come, so head and rows are read at once
-            self._check(frame.decode(self._head))
+            self._check(self._head)
         else:
             while stage not in self._arrived:
                 self._take_early()
@@ -79,12 +78,11 @@ class StreamLine(Line):
 
     def _take_early(self) -> None:
         self._fill([self._head])
-        head = frame.decode(self._head)
-        self._check(head)
-        if head.stage in self._arrived:
-            raise FrameError(f"it answered stage {head.stage} of step {head.seq} twice")
-        self._fill([self._stages[head.stage].answer_room(self.peer)])
-        self._arrived.add(head.stage)
+        stage = self._check(self._head)
+        if stage in self._arrived:
+            raise FrameError(f"it answered stage {stage} of step {decode(self._head).seq} twice")
+        self._fill([self._stages[stage].answer_room(self.peer)])
+        self._arrived.add(stage)
 
     def _fill(self, views: list[memoryview]) -> None:
         deadline: Deadline | None = None

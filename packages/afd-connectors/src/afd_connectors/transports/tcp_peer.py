@@ -60,10 +60,9 @@ class StreamPeer(Peer):
             if self._rest and not self._read():
                 return
             head = frame.decode(self._raw_head)
-            if not self._announced(head):
+            if not self._accept(head):
                 self._blocked = True
                 return
-            self._check(head)
             if any(stage == head.stage for stage, _ in self._unsent):  # or unread answers would fill the memory
                 raise FrameError(f"it sent a request of stage {head.stage} before it read the answer to the last one")
             self._head = head
@@ -99,11 +98,11 @@ class StreamPeer(Peer):
             self._rest = after(self._rest, count)
         return True
 
-    def reply(self, head: Head, rows: memoryview) -> None:
+    def reply(self, stage: int, head: bytes, rows: memoryview) -> None:
         """See Peer; what a slow peer does not take is copied and follows with `push`."""
-        views = [memoryview(head.encode()), rows]
+        views = [memoryview(head), rows]
         if self._unsent:
-            self._leave(head.stage, views)
+            self._leave(stage, views)
             return
         until = time.monotonic() + 4 * PROGRESS_MS / 1000
         poll: select.poll | None = None
@@ -116,7 +115,7 @@ class StreamPeer(Peer):
                     poll.register(self.data, select.POLLOUT)
                 # A peer that takes a little again and again holds this thread no longer than one that takes nothing.
                 if time.monotonic() > until or not poll.poll(PROGRESS_MS):
-                    self._leave(head.stage, views)
+                    self._leave(stage, views)
                     return
                 continue
             except OSError as error:

@@ -20,7 +20,7 @@ from afd_connectors.pulse import Pulse
 from afd_connectors.settings import Settings
 from afd_connectors.shape import Shape
 from afd_connectors.step import Step
-from afd_connectors.transports.paired.buffers import flat, raw
+from afd_connectors.transports.paired.buffers import flat
 from afd_connectors.transports.paired.lines import Lines, MakeLine, give_up, usable
 from afd_connectors.transports.paired.pending import Pending
 
@@ -74,36 +74,41 @@ class PairedAttentionPort(AttentionPort):
 
     def send(self, step: Step, layer: int, hidden: Tensor, router: Tensor | None = None, *, stage: int = 0) -> None:
         """See AttentionPort."""
-        with self._using:
+        self._using.acquire()  # a with statement takes a tenth of a microsecond more
+        try:
             self._open_or_raise()
             check_send(step, self._step, layer, stage, hidden, router, self._shape, self._layers)
             pending = self._stages[stage]
-            rows = flat(hidden)
-            logits = None if router is None else flat(router)
-            pending.set(step.seq, layer, stage, step.tokens[stage], 0 if router is None else router_code(router))
-            views = (raw(rows), None if logits is None else raw(logits))
+            hidden, rows = flat(hidden)
+            logits, code = None, 0
+            if router is not None:
+                code = router_code(router)
+                router, logits = flat(router)
+            pending.set(step.seq, layer, stage, step.tokens[stage], code)
             self._layers[stage] = layer
             held = True
             for peer in pending.blocks:
                 line = self._lines[peer]
                 try:
-                    usable(line).request(*pending.part(peer, *views))
+                    usable(line).request(*pending.part(peer, rows, logits))
                     held = held and line.holds
                 except FAILURES as error:
                     give_up(line, error)
                     held = False
             # What is left to do comes after sending, so that it costs no latency.
-            self._place.event = Event.of(SENT, step.seq, layer, stage)
+            self._place.moment = (SENT, time.monotonic(), step.seq, layer, stage)
             if not held:
-                pending.keep(*views)
+                pending.keep(rows, logits)
+        finally:
+            self._using.release()
 
     def recv(self, step: Step, layer: int, out: Tensor, *, stage: int = 0) -> None:
         """See AttentionPort."""
-        with self._using:
+        self._using.acquire()  # see send
+        try:
             self._open_or_raise()
             check_recv(step, layer, stage, out, self._shape, self._layers)
-            target = flat(out)
-            rows = raw(target)
+            target, rows = flat(out)
             pending = self._stages[stage]
             for peer, (start, stop) in pending.blocks.items():
                 self._collect(peer, step, stage, rows[start * pending.row_bytes : stop * pending.row_bytes])
@@ -111,7 +116,9 @@ class PairedAttentionPort(AttentionPort):
             if target is not out:
                 out.copy_(target)
             del self._layers[stage]
-            self._place.event = Event.of(RECEIVED, step.seq, layer, stage)
+            self._place.moment = (RECEIVED, time.monotonic(), step.seq, layer, stage)
+        finally:
+            self._using.release()
 
     def peers(self) -> tuple[PeerStatus, ...]:
         """See Port."""

@@ -10,14 +10,17 @@ from afd_connectors.gather import NOTHING, Choice, Ready, choose
 from afd_connectors.layout import Layout
 from afd_connectors.ports import Work
 from afd_connectors.shape import Shape
+from afd_connectors.step import Step
 from afd_connectors.transports.paired.buffers import Buffer, router_row_bytes
 from afd_connectors.transports.paired.peer import Peer
+
+Members = tuple[tuple[Peer, int, int], ...]
 
 
 class Ticket(NamedTuple):
     """Whom a work answers: (peer, step seq, rows) in the order of the rows; a tuple as Work is."""
 
-    members: tuple[tuple[Peer, int, int], ...]
+    members: Members
     rows: int
 
 
@@ -30,6 +33,16 @@ class Batches:
         peers, stages = len(layout.peers), range(shape.stages)
         self._gathered = [Buffer(shape, shape.tokens * peers) for _ in stages if peers > 1]
 
+    def take_lone(self, served: Sequence[Peer], stage: int | None) -> Work | None:
+        """What `choose` and `take` give where one peer is served and has sent one exchange, at once; None elsewhere."""
+        if len(served) != 1 or len(served[0].ready) != 1 or served[0].dropped:
+            return None
+        lead = served[0]
+        (found,) = lead.ready
+        if found in self.out or stage not in (None, found):
+            return None
+        return self._take_alone(lead, lead.ready[found])
+
     def choose(self, served: Sequence[Peer], stage: int | None) -> Choice:
         """Which exchanges of `stage` (None: of any) to compute now, or how long more are worth a wait."""
         ready: list[Ready] = []
@@ -40,34 +53,38 @@ class Batches:
                         ready.append(found)
         if not ready:
             return NOTHING
-        if len(ready) == 1 and len(served) == 1:  # nobody to gather with
-            return Choice(tuple(ready))
         underway = [u for peer in served if not peer.dropped for u in peer.underway()]
         return choose(ready, underway, time.monotonic(), self._gather_s)
 
     def take(self, served: Sequence[Peer], members: tuple[Ready, ...]) -> Work:
         """The work of a choice among the same peers."""
-        rank, stage, layer, _, code, _ = members[0]
-        lead = served[0] if len(served) == 1 else next(peer for peer in served if peer.rank == rank)
-        step = lead.step
-        assert step is not None  # see Peer.advance: requests are only read within an announced step
+        by_rank = {peer.rank: peer for peer in served}
         if len(members) == 1:
-            rows, buffer = lead.rows[stage], lead.buffers[stage]
-            taken: tuple[tuple[Peer, int, int], ...] = ((lead, step.seq, rows),)
-            lead.lent.add(stage)
-            del lead.ready[stage]
-        else:
-            by_rank = {peer.rank: peer for peer in served}
-            peers = [by_rank[member.peer] for member in members]
-            taken = tuple((peer, _seq_of(peer), peer.rows[stage]) for peer in peers)
-            rows, buffer = sum(count for _, _, count in taken), self._gathered[stage]
-            self._copy_together(taken, stage, code)
-            for peer in peers:
-                del peer.ready[stage]
-        ticket = self.out[stage] = Ticket(taken, rows)
-        return Work(step, layer, stage, buffer.hidden(rows), buffer.router(rows, code) if code else None, ticket)
+            return self._take_alone(by_rank[members[0].peer], members[0])
+        _, stage, layer, _, code, _ = members[0]
+        peers = [by_rank[member.peer] for member in members]
+        taken = tuple((peer, _step_of(peer).seq, peer.rows[stage]) for peer in peers)
+        self._copy_together(taken, stage, code)
+        for peer in peers:
+            del peer.ready[stage]
+        return self._work(_step_of(peers[0]), layer, stage, self._gathered[stage], code, taken)
 
-    def _copy_together(self, taken: tuple[tuple[Peer, int, int], ...], stage: int, code: int) -> None:
+    def _take_alone(self, lead: Peer, ready: Ready) -> Work:
+        _, stage, layer, _, code, _ = ready
+        step = _step_of(lead)
+        lead.lent.add(stage)
+        del lead.ready[stage]
+        return self._work(step, layer, stage, lead.buffers[stage], code, ((lead, step.seq, lead.rows[stage]),))
+
+    def _work(self, step: Step, layer: int, stage: int, buffer: Buffer, code: int, taken: Members) -> Work:
+        rows = taken[0][2] if len(taken) == 1 else sum(count for _, _, count in taken)
+        # The call of a named tuple's own type takes twice as long, and two are made per exchange.
+        ticket: Ticket = tuple.__new__(Ticket, (taken, rows))
+        self.out[stage] = ticket
+        router = buffer.router(rows, code) if code else None
+        return tuple.__new__(Work, (step, layer, stage, buffer.hidden(rows), router, ticket))
+
+    def _copy_together(self, taken: Members, stage: int, code: int) -> None:
         into = self._gathered[stage]
         width, logits = self._shape.row_bytes, router_row_bytes(self._shape, code)
         start = 0
@@ -79,7 +96,7 @@ class Batches:
             start = stop
 
 
-def _seq_of(peer: Peer) -> int:
-    """The seq of the step that a peer with a request is in."""
+def _step_of(peer: Peer) -> Step:
+    """The step that a peer with a request is in: requests are only read within an announced one, see Peer.advance."""
     assert peer.step is not None
-    return peer.step.seq
+    return peer.step

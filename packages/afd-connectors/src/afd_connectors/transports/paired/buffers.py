@@ -27,9 +27,13 @@ def raw(tensor: Tensor) -> memoryview:
     return _bytes_at(tensor.data_ptr(), tensor.nbytes)
 
 
-def flat(tensor: Tensor) -> Tensor:
-    """The tensor itself, or a contiguous copy where its rows do not lie one after another."""
-    return tensor if tensor.is_contiguous() else tensor.contiguous()
+def flat(tensor: Tensor) -> tuple[Tensor, memoryview]:
+    """The tensor, or a contiguous copy where its rows do not lie one after another, and its bytes as in `raw`."""
+    if not tensor.is_contiguous():
+        tensor = tensor.contiguous()
+    if not tensor.is_cpu:
+        raise ValueError(f"expected a CPU tensor, found one on {tensor.device}.")
+    return tensor, _bytes_at(tensor.data_ptr(), tensor.nbytes)
 
 
 def torch_dtype(name: str) -> torch.dtype:

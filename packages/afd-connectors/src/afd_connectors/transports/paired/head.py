@@ -17,8 +17,11 @@ HEAD_BYTES = _HEAD.size
 REQUEST, REPLY = 0, 1
 
 
+Fields = tuple[int, int, int, int, int, int]  # of a Head
+
+
 class Head(NamedTuple):
-    """Which exchange the frame belongs to; a tuple because two are made per exchange.
+    """Which exchange the frame belongs to.
 
     way: REQUEST or REPLY; rows: of hidden states that follow; router: dtype code of the logits after them, 0 for none.
     """
@@ -30,27 +33,35 @@ class Head(NamedTuple):
     rows: int
     router: int = 0
 
-    def reply(self) -> Head:
-        """The head of the answer to a request."""
-        return Head(REPLY, self.seq, self.layer, self.stage, self.rows)
-
-    def reply_frame(self) -> bytes:
-        """What `reply` encodes to, without the head in between."""
-        return _HEAD.pack(_MAGIC, _VERSION, REPLY, self.stage, 0, self.seq, self.layer, self.rows)
-
     def encode(self) -> bytes:
         """HEAD_BYTES for the wire."""
         return _HEAD.pack(_MAGIC, _VERSION, self.way, self.stage, self.router, self.seq, self.layer, self.rows)
 
 
+def request_frame(seq: int, layer: int, stage: int, rows: int, router: int) -> bytes:
+    """What the head of a request encodes to, without the head in between."""
+    return _HEAD.pack(_MAGIC, _VERSION, REQUEST, stage, router, seq, layer, rows)
+
+
+def reply_frame(seq: int, layer: int, stage: int, rows: int) -> bytes:
+    """What the head of an answer encodes to, without the head in between."""
+    return _HEAD.pack(_MAGIC, _VERSION, REPLY, stage, 0, seq, layer, rows)
+
+
+def reply_to(request: bytes) -> bytes:
+    """The head of the answer to the request with that head."""
+    magic, version, _, stage, _, seq, layer, rows = _HEAD.unpack(request)
+    return _HEAD.pack(magic, version, REPLY, stage, 0, seq, layer, rows)
+
+
 def decode(frame: bytes | bytearray | memoryview) -> Head:
     """The head in exactly HEAD_BYTES; FrameError when it is not one. The caller checks it further."""
+    return Head(*fields(frame))
+
+
+def fields(frame: bytes | bytearray | memoryview) -> Fields:
+    """Those of `decode`, for who reads one per exchange."""
     magic, version, way, stage, router, seq, layer, rows = _HEAD.unpack(frame)
     if magic != _MAGIC or version != _VERSION:
         raise FrameError(f"a data frame starts with {_MAGIC!r} version {_VERSION}, found {magic!r} version {version}.")
-    return head_of(way, seq, layer, stage, rows, router)
-
-
-def head_of(way: int, seq: int, layer: int, stage: int, rows: int, router: int = 0) -> Head:
-    """A head as its own call makes it, which takes three times as long."""
-    return tuple.__new__(Head, (way, seq, layer, stage, rows, router))
+    return way, seq, layer, stage, rows, router

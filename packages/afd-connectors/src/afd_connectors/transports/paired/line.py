@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from afd_connectors.channel import Channel
 from afd_connectors.deadline import Deadline
 from afd_connectors.errors import ConnectorError, DeadlineExceeded, FrameError, PeerLost
-from afd_connectors.transports.paired.head import Head
+from afd_connectors.transports.paired.head import decode, reply_to
 
 if TYPE_CHECKING:
     from afd_connectors.dial import Dialled
@@ -38,7 +38,7 @@ class Line(ABC):
         self._data = dialled.data
         self._timeout_s = timeout_s
         self._stages = stages
-        self._awaited: dict[int, Head] = {}
+        self._awaited: dict[int, bytes] = {}  # heads of requests, by stage
 
     @property
     def lost(self) -> str | None:
@@ -46,8 +46,8 @@ class Line(ABC):
         return self.channel.lost if self.broken is None else self.broken.message
 
     @abstractmethod
-    def request(self, head: Head, rows: memoryview, logits: memoryview | None) -> None:
-        """Sends one exchange; PeerLost or DeadlineExceeded when the FFN rank does not take it."""
+    def request(self, stage: int, head: bytes, rows: memoryview, logits: memoryview | None) -> None:
+        """Sends one exchange of `stage`; PeerLost or DeadlineExceeded when the FFN rank does not take it."""
 
     @abstractmethod
     def answer(self, stage: int, rows: memoryview) -> None:
@@ -60,10 +60,14 @@ class Line(ABC):
         """The rows and logits of this stage's open request, None when it is not held here."""
         return None
 
-    def _check(self, head: Head) -> None:
-        awaited = self._awaited.get(head.stage)
-        if awaited is None or head != awaited.reply():
-            raise FrameError(f"it sent {head} while answers to {list(self._awaited.values())} were awaited")
+    def _check(self, head: memoryview) -> int:
+        """The stage of an answer with that head; FrameError unless it is awaited."""
+        found = decode(head)
+        awaited = self._awaited.get(found.stage)
+        if awaited is None or head != reply_to(awaited):
+            requests = [decode(each) for each in self._awaited.values()]
+            raise FrameError(f"it sent {found} while answers to {requests} were awaited")
+        return found.stage
 
     def _look(self, deadline: Deadline, lacking: str) -> None:
         """Between two parts of a wait: ends it when the peer is known to be gone or the time is up."""

@@ -8,10 +8,10 @@ from functools import lru_cache
 from afd_connectors.layout import Layout
 from afd_connectors.shape import Shape
 from afd_connectors.transports.paired.buffers import Buffer, router_row_bytes
-from afd_connectors.transports.paired.head import REQUEST, Head, head_of
+from afd_connectors.transports.paired.head import request_frame
 
 Views = tuple[memoryview, memoryview | None]
-Part = tuple[Head, memoryview, memoryview | None]
+Part = tuple[int, bytes, memoryview, memoryview | None]  # stage, head, rows, logits
 
 
 class Pending:
@@ -30,20 +30,23 @@ class Pending:
 
     def set(self, seq: int, layer: int, stage: int, rows: int, code: int) -> None:
         """Begins an exchange of `rows` rows with logits of dtype `code`."""
+        if rows != self._rows:  # the layers of a step ask for the same ones again and again
+            self.blocks = self._blocks(rows)
         self._seq, self._layer, self._stage, self._rows, self._code = seq, layer, stage, rows, code
-        self.blocks = self._blocks(rows)
         self.answered.clear()
         self._saved.clear()
 
     def part(self, peer: int, hidden: memoryview, router: memoryview | None) -> Part:
         """What FFN rank `peer` gets of an exchange whose bytes are given."""
         start, stop = self.blocks[peer]
-        head = head_of(REQUEST, self._seq, self._layer, self._stage, stop - start, self._code)
+        head = request_frame(self._seq, self._layer, self._stage, stop - start, self._code)
+        if router is None and stop - start == self._rows:
+            return self._stage, head, hidden, None
         rows = hidden[start * self.row_bytes : stop * self.row_bytes]
         if router is None:
-            return head, rows, None
+            return self._stage, head, rows, None
         width = router_row_bytes(self._shape, self._code)
-        return head, rows, router[start * width : stop * width]
+        return self._stage, head, rows, router[start * width : stop * width]
 
     def keep(self, hidden: memoryview, router: memoryview | None) -> None:
         """Copies the bytes, because the caller may write its tensors again before the answer is there."""
@@ -66,7 +69,8 @@ class Pending:
 
     def kept_part(self, peer: int) -> Part:
         """What FFN rank `peer` gets, from the copy."""
-        return self.part(peer, self._kept.hidden_bytes, self._kept.router_bytes if self._code else None)
+        rows = self._kept.hidden_bytes[: self._rows * self.row_bytes]
+        return self.part(peer, rows, self._kept.router_bytes if self._code else None)
 
     def answer_room(self, peer: int) -> memoryview:
         """Room for the answer of FFN rank `peer` where it arrives before it is asked for."""

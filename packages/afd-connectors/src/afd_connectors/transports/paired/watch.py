@@ -7,7 +7,7 @@ import select
 import time
 from collections.abc import Sequence
 
-from afd_connectors.awake import awake
+from afd_connectors.awake import LOOKS_IN_MEMORY, awake
 from afd_connectors.errors import FrameError, PeerLost
 from afd_connectors.transports.paired.guests import Guests
 from afd_connectors.transports.paired.peer import Peer
@@ -40,14 +40,15 @@ class Watch(Wakeable):
         if self.guests.changed:
             self._register()
         now = time.monotonic()
-        until = min(self._awake_until, now + wait_s)
-        if not (self._in_memory and awake(self._arrived, until)):
-            self._look_at_all(now + wait_s, until)
-        self._go_on_with_all()
-        now = time.monotonic()
-        if now - self._swept >= SWEEP_S:
+        if now - self._swept >= SWEEP_S:  # before the wait: once a request is here, the clock has been asked enough
             self._swept = now
             self.guests.sweep()
+        until = min(self._awake_until, now + wait_s)
+        if not (self._in_memory and awake(self._arrived, until, LOOKS_IN_MEMORY)):
+            self._look_at_all(now + wait_s, until)
+        elif len(self.served) == 1:  # its request has just been taken in
+            return
+        self._go_on_with_all()
 
     def _look_at_all(self, until: float, awake_until: float) -> None:
         """Takes in what the poll tells until then."""
