@@ -88,8 +88,10 @@ def serve(connector: str, port: int) -> None:
 
 
 def attack(connector: str, port: int, seconds: float, seed: int) -> None:
-    """The process that attacks: several at once; prints how often each was tried."""
+    """The process that attacks once it is told to: several at once; prints how often each was tried."""
     cases: collections.Counter[str] = collections.Counter()
+    if not sys.stdin.readline():
+        return
     end = time.monotonic() + seconds
 
     def go_on(rank: int, attacks: tuple[Attack, ...]) -> None:
@@ -227,13 +229,17 @@ def fuzz(connector: str, seconds: float, seed: int, memory_mib: float, longest_s
         port = int(free.getsockname()[1])
     with tempfile.TemporaryFile("w+") as said:
         ffn = start(connector, port, "--part", "ffn", stderr=said.fileno())
+        attacker = start(connector, port, "--part", "attack", "--seconds", str(seconds), "--seed", str(seed))
         assert ffn.stdout is not None
+        assert attacker.stdin is not None
         found = [] if ffn.stdout.readline() == "listening\n" else ["the FFN process did not start"]
         honest = Honest(connector, port, longest_s)
         honest.start()
         time.sleep(1.5)
         before = Size.of(ffn.pid)
-        attacker = start(connector, port, "--part", "attack", "--seconds", str(seconds), "--seed", str(seed))
+        with suppress(BrokenPipeError):  # it ended at once, which its code tells
+            attacker.stdin.write("\n")
+            attacker.stdin.flush()
         most = watched(ffn, attacker, time.monotonic() + seconds + 60)
         if attacker.poll() is None:
             attacker.kill()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -19,6 +20,10 @@ FACTS = Facts("0.1.0", "none", "ranks", "bfloat16", 8, 40, 0, "ffn", 2, (), 1, 1
 TOKENS = (5, 3)
 OPEN, STEPPED = "open", "stepped"
 _WAIT_S = 60.0
+
+# multiprocessing looks after all children whenever it starts one, and two threads that find the same one dead at once
+# do not both learn how it ended.
+_CHILDREN = threading.RLock()
 
 # Forks of a process that has imported torch and done nothing else: as fresh as a new interpreter, and faster.
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -72,7 +77,8 @@ class Rank:
     def __init__(self, connector: str, role: Role, settings: Settings, namespace: str | None = None) -> None:
         self._words, theirs = _CONTEXT.Pipe(duplex=False)
         self._process = _CONTEXT.Process(target=run, args=(connector, role, settings, namespace, theirs), daemon=True)
-        self._process.start()
+        with _CHILDREN:
+            self._process.start()
         theirs.close()
         self.heard(OPEN)
 
@@ -84,15 +90,17 @@ class Rank:
     def signal(self, number: int) -> None:
         """Sends it a signal; waits for its end after a deadly one."""
         assert self._process.pid is not None
-        os.kill(self._process.pid, number)
-        if number == signal.SIGKILL:
-            self._process.join(10)
-            assert self._process.exitcode == -signal.SIGKILL
+        with _CHILDREN:
+            os.kill(self._process.pid, number)
+            if number == signal.SIGKILL:
+                self._process.join(10)
+                assert self._process.exitcode == -signal.SIGKILL
 
     def end(self) -> None:
         """Kills it if it runs."""
-        if self._process.is_alive():
-            self.signal(signal.SIGKILL)
+        with _CHILDREN:
+            if self._process.is_alive():
+                self.signal(signal.SIGKILL)
         self._words.close()
 
 

@@ -7,16 +7,19 @@ import pytest
 from afd_workers.features import (
     ATTENTION_ONLY,
     COMPARED_METHODS,
+    EQUAL,
     FEATURES,
-    NOT_COMPARED,
+    NOT_RUN,
     REFUSED,
     REFUSED_CALLS,
     REFUSED_ON_CUDA,
+    SHOWN_ON_CUDA,
     Feature,
     markdown,
 )
 from afd_workers.fixed import FixedWeights
 from tools import tables
+from tools.asks import SAMPLING
 
 BY_NAME = {feature.name: feature for feature in FEATURES}
 
@@ -28,6 +31,10 @@ def test_each_is_compared_or_refused_with_a_reason(feature: Feature) -> None:
     assert not feature.cpu or feature.note
     assert not feature.refused or feature.note
     assert not (feature.refused and feature.on_cuda)
+
+
+def test_what_was_seen_on_cuda_is_what_the_tool_asks() -> None:
+    assert {ask.name for ask in SAMPLING} >= SHOWN_ON_CUDA
 
 
 def test_names_and_comparisons_are_listed_once() -> None:
@@ -45,7 +52,11 @@ def test_no_option_is_refused_twice_and_attention_keeps_what_ffn_starts_without(
 def test_the_table_claims_no_more_than_was_compared() -> None:
     rows = {row.split(" | ")[0].removeprefix("| "): row.split(" | ") for row in markdown().splitlines()}
     assert rows["async scheduling"][1:3] == ["switched off by vLLM", "equal to native"]
-    assert rows["stop strings"][2] == NOT_COMPARED
+    for feature in FEATURES:
+        seen = bool(feature.shown) and SHOWN_ON_CUDA.issuperset(feature.shown)
+        assert rows[feature.name][2] in ({EQUAL} if seen or feature.cuda else {NOT_RUN, "refused"})
+        assert not (seen and feature.on_cuda)
+    assert rows["embeddings (`--runner pooling`)"][2] == NOT_RUN
     for name in ("n-gram speculation", "multi-token prediction (MTP)"):
         assert rows[name][1].startswith("equal to native with vLLM's kernels rebound")
     assert rows["stop strings"][1] == "equal to native"

@@ -1,11 +1,14 @@
-"""Standbys take over from FFN ranks, and a replacement from an attention rank; the contract suite has the rest."""
+"""Standbys take over from FFN ranks, and a replacement from an attention rank; the contract suite has the rest.
+
+Every test runs for all connectors that reconnect, side by side.
+"""
 
 from __future__ import annotations
 
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -25,6 +28,7 @@ from afd_connectors import (
 )
 from afd_connectors.testing import free_port
 from tests.support.ranks import SHAPE, STEPPED, TOKENS, Rank, attention, forward, layers, reconnecting
+from tests.support.side_by_side import side_by_side
 
 SOON_S = 5.0  # from a working address to the next answer
 STEP = Step(1, Mode.EAGER, TOKENS)
@@ -63,10 +67,16 @@ class Place:
         return f"127.0.0.1:{(self._standby if standby else self.settings).port}"
 
 
-@pytest.fixture(params=reconnecting())
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    with ExitStack() as stack:
-        yield Place(request.param, stack)
+def everywhere(test: Callable[[Place], None]) -> Callable[[], None]:
+    """The test with a place of each connector."""
+
+    def at_once() -> None:
+        with ExitStack() as stack:
+            places = {name: Place(name, stack.enter_context(ExitStack())) for name in reconnecting()}
+            side_by_side(lambda name: test(places[name]), places)
+
+    at_once.__name__, at_once.__doc__ = test.__name__, test.__doc__
+    return at_once
 
 
 def seconds(act: Callable[[], None]) -> float:
@@ -83,6 +93,7 @@ def at(port: AttentionPort) -> str:
     return peer.address
 
 
+@everywhere
 def test_a_standby_takes_over_from_a_killed_rank(place: Place) -> None:
     own, _ = place.start(), place.start(standby=True)
     port = place.attention()
@@ -95,6 +106,7 @@ def test_a_standby_takes_over_from_a_killed_rank(place: Place) -> None:
     forward(port, 2)
 
 
+@everywhere
 def test_a_standby_takes_over_from_a_stopped_rank(place: Place) -> None:
     """Its connections stand and its address accepts new ones, so only time tells; it is not asked again later."""
     own, _ = place.start(), place.start(standby=True)
@@ -109,6 +121,7 @@ def test_a_standby_takes_over_from_a_stopped_rank(place: Place) -> None:
     assert at(port) == place.shown(standby=True)
 
 
+@everywhere
 def test_a_rank_that_is_back_takes_over_from_the_standby(place: Place) -> None:
     own, standby = place.start(), place.start(standby=True)
     port = place.attention()
@@ -121,6 +134,7 @@ def test_a_rank_that_is_back_takes_over_from_the_standby(place: Place) -> None:
     assert at(port) == place.shown()
 
 
+@everywhere
 def test_attention_joins_through_the_standby(place: Place) -> None:
     place.start(standby=True)
     port = place.attention(join_timeout_s=10.0)
@@ -128,6 +142,7 @@ def test_attention_joins_through_the_standby(place: Place) -> None:
     forward(port, 1)
 
 
+@everywhere
 def test_killed_again_and_again(place: Place) -> None:
     """Own rank and standby in turn, at arbitrary points of a stream of exchanges."""
     ranks = {False: place.start(), True: place.start(standby=True)}
@@ -154,6 +169,7 @@ def test_killed_again_and_again(place: Place) -> None:
     assert seq > 5
 
 
+@everywhere
 def test_one_sentence_says_what_died_when(place: Place) -> None:
     own, standby = place.start(), place.start(standby=True)
     port = place.attention(recovery_timeout_s=1.5)
@@ -172,11 +188,13 @@ def test_one_sentence_says_what_died_when(place: Place) -> None:
     assert "\n" not in str(raised.value)
 
 
+@everywhere
 def test_nobody_to_join(place: Place) -> None:
     with pytest.raises(DeadlineExceeded, match=rf"{place.shown()}.*{place.shown(standby=True)}.*within 1 s"):
         place.attention(join_timeout_s=1.0)
 
 
+@everywhere
 def test_a_refusal_is_told_although_the_standby_is_away(place: Place) -> None:
     """What the last of several addresses answered is not all that a user needs to know."""
     place.start()
@@ -184,6 +202,7 @@ def test_a_refusal_is_told_although_the_standby_is_away(place: Place) -> None:
         place.attention(join_timeout_s=2.0, secret="another")
 
 
+@everywhere
 def test_a_stopped_attention_rank_is_replaced_and_keeps_away(place: Place) -> None:
     """Silent for timeout_s in mid-step it loses its place, and gets it back only from its successor."""
     place.start()

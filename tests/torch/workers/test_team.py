@@ -6,7 +6,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -36,22 +36,38 @@ def test_a_follower_computes_what_the_lead_computes_and_ends_with_it(tmp_path: P
             assert member.process.exitcode == 0
 
 
-@pytest.mark.parametrize(("victim", "role"), [(0, "idle"), (0, "busy"), (1, "idle"), (1, "busy")])
-@pytest.mark.parametrize(
-    ("fault", "how", "within_s"),
-    [(signal.SIGKILL, "ended", 5.0), (signal.SIGSTOP, r"has stood still for \d s", 3 * LIMIT_S + 5.0)],
-    ids=["killed", "stopped"],
-)
-def test_when_one_is_lost_the_other_says_so_and_ends(
-    tmp_path: Path, victim: int, role: str, fault: signal.Signals, how: str, within_s: float
-) -> None:
+CASES = [(victim, role) for victim in range(SIZE) for role in ("idle", "busy")]
+
+
+@pytest.mark.parametrize(("victim", "role"), CASES)
+def test_when_one_is_killed_the_other_says_so_and_ends(tmp_path: Path, victim: int, role: str) -> None:
     with team(tmp_path, role) as members:
-        begun, other = time.monotonic(), members[1 - victim]
-        members[victim].signal(fault)
-        said = other.hear_last()
-        assert time.monotonic() - begun < within_s
-        assert other.process.exitcode == EXIT_CODE
-        assert re.fullmatch(f"expected its {SIZE} processes, found that process {victim} {how}", str(said)), said
+        begun = time.monotonic()
+        members[victim].signal(signal.SIGKILL)
+        says_so_and_ends(members[1 - victim], f"process {victim} ended", begun + 5.0)
+
+
+def test_when_one_stops_the_other_says_so_and_ends(tmp_path: Path) -> None:
+    """Of four teams at once, since each takes its time to be sure."""
+    with ExitStack() as stack:
+        teams = []
+        for at, (victim, role) in enumerate(CASES):
+            (tmp_path / str(at)).mkdir()
+            teams.append((victim, stack.enter_context(team(tmp_path / str(at), role))))
+        begun = time.monotonic()
+        for victim, members in teams:
+            members[victim].signal(signal.SIGSTOP)
+        for victim, members in teams:
+            stands = rf"process {victim} has stood still for \d s"
+            says_so_and_ends(members[1 - victim], stands, begun + 3 * LIMIT_S + 5.0)
+
+
+def says_so_and_ends(other: Member, what: str, until: float) -> None:
+    """Whether a process ended by itself in time and said why."""
+    said = other.hear_last()
+    assert time.monotonic() < until
+    assert other.process.exitcode == EXIT_CODE
+    assert re.fullmatch(f"expected its {SIZE} processes, found that {what}", str(said)), said
 
 
 def test_a_short_stop_is_nobodys_end(tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import difflib
+import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ class Proposal:
 
 def locate(arch: str, snapshot: Snapshot) -> str:
     """The module that defines ``arch``; ValueError for what vLLM's registry does not have."""
-    known = dict(registered(snapshot))
+    known = registered(snapshot)
     if arch not in known:
         close = difflib.get_close_matches(arch, known, n=3)
         raise ValueError(
@@ -39,8 +40,13 @@ def locate(arch: str, snapshot: Snapshot) -> str:
     return known[arch]
 
 
-def registered(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
-    """(architecture, module) of every entry of the registry's dictionaries."""
+@functools.lru_cache(maxsize=1)  # whoever surveys a snapshot asks for every architecture
+def registered(snapshot: Snapshot) -> Mapping[str, str]:
+    """Architecture -> module, of every entry of the registry's dictionaries."""
+    return dict(_registered(snapshot))
+
+
+def _registered(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     found = snapshot.module(REGISTRY)
     for node in ast.walk(found[1]) if found is not None else ():
         for key, value in zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ():
@@ -107,7 +113,7 @@ def experts_beside(arch: str, file: File, snapshot: Snapshot) -> tuple[str, ...]
     """
     if arch not in file.classes or any(word in arch for word in NAMED) or file.mixes_experts(arch):
         return ()
-    known = dict(registered(snapshot))
+    known = registered(snapshot)
     return tuple(name for name in sorted(file.classes) if known.get(name) == file.name and file.mixes_experts(name))
 
 

@@ -37,7 +37,7 @@ class Row:
 def survey(snapshot: Snapshot) -> Iterator[Row]:
     """All that generate text, drafters and dense architectures left out, by name."""
     declared, without = load(), refused()
-    for arch, module in sorted(dict(registered(snapshot)).items()):
+    for arch, module in sorted(registered(snapshot).items()):
         if arch in declared:
             yield Row(arch, declared[arch].module, "declared")
         elif arch in without:
@@ -49,10 +49,11 @@ def survey(snapshot: Snapshot) -> Iterator[Row]:
 def _looked_at(arch: str, module: str, snapshot: Snapshot) -> Iterator[Row]:
     found, platform = snapshot.module(module), snapshot.module(f"{module}.{_PLATFORM}")
     text = "".join(each[0] for each in (found, platform) if each is not None)
-    if not any(word in arch for word in NAMED) and not any(word in text for word in _EXPERTS):
-        return
-    if found is not None and experts_beside(arch, File(module, snapshot), snapshot):
-        return
+    if not any(word in arch for word in NAMED):
+        if not any(word in text for word in _EXPERTS):
+            return
+        if found is not None and experts_beside(arch, File(module, snapshot), snapshot):
+            return
     if platform is not None:
         yield Row(arch, module, "not proposed", f"its classes are in a file per platform, {module}.{_PLATFORM}.")
         return

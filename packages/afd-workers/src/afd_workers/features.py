@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 #: (engine option, the value that AFD needs, what to do instead); see `refusals.check_on`.
 Option = tuple[str, object, str]
-NOT_COMPARED = "not compared"
+EQUAL, NOT_RUN = "equal to native", "not run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,8 @@ class Feature:
     """One feature of vLLM as users know it.
 
     shown: what tests/vllm/workers/test_features.py compares on CPU, by name; none where the feature is refused.
-    cpu, cuda: what the table says of a device where that is not what the other fields say.
+    cpu, cuda: what the table says of a device where that is not what the other fields say. Without, CUDA is equal where
+    all that is shown on CPU is among SHOWN_ON_CUDA.
     refused: on either role and every device. on_cuda: refused there only, as nobody compared it there.
     calls: methods of a worker that are refused when they are called. methods: the speculation that is not refused.
     note: why, or what to know.
@@ -37,6 +38,9 @@ def _speculation(*, instead: str) -> tuple[Option, ...]:
 
 
 _NO_SPECULATION = _speculation(instead="leave speculative decoding out, it was compared with native vLLM on CPU only")
+
+#: What `python -m tools.gpu.features` found equal on GPUs, eagerly and from graphs, by name.
+SHOWN_ON_CUDA: frozenset[str] = frozenset()
 
 #: Of features whose comparison needs a vLLM that is put right first.
 _REBOUND = "equal to native with vLLM's kernels rebound as the tests do"
@@ -124,9 +128,14 @@ def markdown() -> str:
     rows = [("feature", "CPU", "CUDA", "note"), ("---",) * 4]
     for feature in FEATURES:
         if feature.shown or feature.cpu:
-            cpu = feature.cpu or "equal to native"
-            cuda = feature.cuda or ("refused" if feature.on_cuda else NOT_COMPARED)
+            cpu, cuda = feature.cpu or EQUAL, feature.cuda or _on_cuda(feature)
         else:
             cpu = cuda = "refused"
         rows.append((feature.name, cpu, cuda, feature.note))
     return "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
+
+
+def _on_cuda(feature: Feature) -> str:
+    if feature.on_cuda:
+        return "refused"
+    return EQUAL if SHOWN_ON_CUDA.issuperset(feature.shown) else NOT_RUN
