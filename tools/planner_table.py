@@ -102,9 +102,11 @@ def served() -> Iterator[str]:
     """Over HTTP."""
     for file in sorted(DATA.glob("serve*.json")):
         found = json.loads(file.read_text())
-        front = FRONT_TOKENS_S if found["stream_interval"] == 1 else 0.0
+        front = float(found.get("front_tokens_s", FRONT_TOKENS_S)) if found["stream_interval"] == 1 else 0.0
         limits = Limits(found["utilization"], found["max_rows"], front)
         for row in found["rows"]:
+            if Part.parse(row["server"]).kept:  # not in the planner's arithmetic
+                continue
             yield _served(row, list(planners(row["model"], limits).values())[-1])
 
 
@@ -160,7 +162,7 @@ SHAPE_HEADS = (
 SERVED = f"""## Over HTTP
 
 V2-Lite from measured times, Qwen3-30B-A3B from estimates. One of vLLM's API servers is taken to stream at most
-{FRONT_TOKENS_S:,.0f} tokens a second, as one did there. Tokens per second count a run's beginning and end, which the
+{FRONT_TOKENS_S:,.0f} tokens a second, or what one did where a file says so. Tokens per second count a run's beginning and end, which the
 planner leaves out; TPOT leaves out most of the prompts' time where all requests begin at once.
 """
 PLANNED = """## Loads for four devices (`bash tools/gpu/run_all.sh four`), and for two
