@@ -16,7 +16,8 @@ MOST_CHUNKS = 1024
 #: Of all parts of a call together: as many as a device runs at once, so that no block waits for one that waits.
 MOST_BLOCKS = 256
 
-#: Up to here each unit says by itself that it is there, see units.cu; they travel by a place of their own.
+#: Up to here each unit says by itself that it is there, see units.cu, in a place of their own. Above, chunks are as
+#: fast, and the receiver may use rows where they arrive.
 UNITS_BYTES = 4 * MIB
 #: The same beside another stage, where blocks that wait are to be few.
 UNITS_BESIDE = 64 * KIB
