@@ -14,8 +14,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from afd_connectors.transports.nvlink import fp8_reference
 from afd_connectors.transports.nvlink.connector import Nvlink
-from afd_connectors.transports.nvlink.moves import Part
+from afd_connectors.transports.nvlink.fp8 import stride_of
+from afd_connectors.transports.nvlink.moves import Part, told
 from tests.support.fake_nccl import FakeDevice
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -124,18 +126,18 @@ class CountedDriver(FakeDriver):
 
 
 class FakeMoves:
-    """See Moves: one word per message, after its rows. launches: parts of each call."""
+    """See Moves and PackedMoves: one word per message, after its rows. launches: parts of each call."""
 
     launches: ClassVar[list[int]] = []
 
-    def __init__(self, driver: FakeDriver, limit_s: float) -> None:
-        self._driver, self._limit_s = driver, limit_s
+    def __init__(self, driver: FakeDriver, limit_s: float, dtype: torch.dtype = torch.bfloat16) -> None:
+        self._driver, self._limit_s, self._dtype = driver, limit_s, dtype
 
     def put(self, parts: Sequence[Part], stream: int) -> None:
         self.launches.append(len(parts))
         for part in parts:
             if not ctypes.c_uint32.from_address(part.over).value:
-                ctypes.memmove(part.to, part.start, part.size)
+                self._copy(part) if part.scales == 0 else self._pack(part)
                 ctypes.c_uint64.from_address(part.flags).value = _next(part) << 32 | part.head
 
     def wait(self, parts: Sequence[Part], stream: int) -> None:
@@ -158,8 +160,32 @@ class FakeMoves:
             time.sleep(0.0002)
         if word & 0xFFFFFFFF != part.head:
             _give_up(part, MISMATCH, word)
+        elif part.scales:
+            self._unpack(part)
         elif part.to != part.start:
-            ctypes.memmove(part.to, part.start, part.size)
+            self._copy(part)
+
+    def _copy(self, part: Part) -> None:
+        ctypes.memmove(part.to, part.start, part.size)
+
+    def _pack(self, part: Part) -> None:
+        rows = self._rows(part, part.start)
+        narrow, scales = self._packed(part, part.to)
+        narrow[:, : rows.shape[1]], scales[:] = fp8_reference.packed(rows)
+
+    def _unpack(self, part: Part) -> None:
+        rows = self._rows(part, part.to)
+        narrow, scales = self._packed(part, part.start)
+        rows[:] = fp8_reference.unpacked(narrow[:, : rows.shape[1]], scales, rows.dtype)
+
+    def _rows(self, part: Part, address: int) -> Tensor:
+        count = told(part.head)[0]
+        return self._driver.tensor(address, count, part.size // count // 2, self._dtype)
+
+    def _packed(self, part: Part, address: int) -> tuple[Tensor, Tensor]:
+        count = told(part.head)[0]
+        narrow = self._driver.tensor(address, count, stride_of(part.size // count), torch.float8_e4m3fn)
+        return narrow, self._driver.tensor(part.scales, count, 1, torch.float32)[:, 0]
 
 
 def _next(part: Part) -> int:
@@ -183,5 +209,5 @@ class FakeNvlink(Nvlink):
     driver: ClassVar[type[FakeDriver]] = FakeDriver
 
     def means(self, limit_s: float) -> tuple[FakeDriver, FakeMoves, FakeDevice]:  # type: ignore[override]
-        driver = self.driver()
-        return driver, FakeMoves(driver, limit_s), FakeDevice()
+        driver, dtype = self.driver(), getattr(torch, self.shape.dtype)
+        return driver, FakeMoves(driver, limit_s, dtype), FakeDevice()

@@ -29,10 +29,10 @@ Answer = dict[str, object]
 
 
 class Pair:
-    """Both sides, asked at once."""
+    """Both sides, asked at once. module: what each of them runs."""
 
-    def __init__(self, children: Children, rows: int, hidden: int) -> None:
-        self._children = children
+    def __init__(self, children: Children, rows: int, hidden: int, module: str = "tools.gpu.hop_nvlink") -> None:
+        self._children, self._module = children, module
         self._job = {"rows": rows, "hidden": hidden, "limit_s": WAIT_S}
         self._count = 0
         self.ffn = self._start("ffn", 1)
@@ -54,7 +54,7 @@ class Pair:
     def _start(self, role: str, device: int) -> Child:
         self._count += 1
         job = {"role": role, "name": f"afd-hop-{os.getpid()}", **self._job}
-        return self._children.start(f"hop-nvlink-{role}-{self._count}", "tools.gpu.hop_nvlink", job, device)
+        return self._children.start(f"hop-{role}-{self._count}", self._module, job, device)
 
 
 def trips_of(size: int) -> tuple[int, int]:

@@ -280,13 +280,13 @@ def timed(replay: Callable[[], None], trips: int, rounds: int) -> dict[str, obje
     return {"p50": median(found), "p99": quantiles(found, n=100)[98]}
 
 
-def main() -> None:
+def serve_jobs(kind: type[Side]) -> None:
     """Answers jobs until standard input ends."""
     out = answers()
     torch.cuda.set_device(0)
     with torch.inference_mode(), own_stream(torch.device("cuda", 0)):
         started = time.perf_counter()
-        side = Side(**json.loads(sys.argv[1]))
+        side = kind(**json.loads(sys.argv[1]))
         say(out, {"ready": True, "s": time.perf_counter() - started})
         for line in sys.stdin:
             job = json.loads(line)
@@ -299,4 +299,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve_jobs(Side)

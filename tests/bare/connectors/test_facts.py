@@ -29,6 +29,7 @@ OTHERS: dict[str, object] = {
     "tokens": 99,
     "shared": "attention",
     "dense": "attention",
+    "wire_dtype": "fp8",
     "protocol": 2,
 }
 

@@ -20,7 +20,8 @@ class Facts:
     model_digest: any string that is equal exactly when both roles serve the same weights; gate, shared, dense: the role
     that computes router logits, shared experts, and layers without experts; graph_sizes: token counts that graphs are
     captured for, empty without graphs;
-    tokens: most rows of one exchange, 0 where a side does not say.
+    tokens: most rows of one exchange, 0 where a side does not say; wire_dtype: what hidden states travel as, "model" as
+    the model has them.
     """
 
     afd_version: str
@@ -38,6 +39,7 @@ class Facts:
     tokens: int = 0
     shared: Role = "ffn"
     dense: Role = "ffn"
+    wire_dtype: str = "model"
     protocol: int = PROTOCOL
 
     def difference(self, other: Facts) -> tuple[str, Value, Value] | None:
@@ -66,7 +68,7 @@ class Facts:
         return cls(**values)  # type: ignore[arg-type]  # each value was just checked against its field's kind
 
 
-_STRINGS = ("afd_version", "vllm_version", "model_digest", "dtype")
+_STRINGS = ("afd_version", "vllm_version", "model_digest", "dtype", "wire_dtype")
 _ORDER = ("protocol", *(f.name for f in fields(Facts) if f.name != "protocol"))
 _HOLDERS = ("gate", "shared", "dense")
 _ROLES: tuple[Literal["attention", "ffn"], ...] = ("attention", "ffn")

@@ -18,7 +18,7 @@ from afd_connectors.transports.handover import decline
 from afd_connectors.transports.nvlink import meeting
 from afd_connectors.transports.nvlink.link import Link
 from afd_connectors.transports.nvlink.moves import Moves, Part
-from afd_connectors.transports.nvlink.sizes import UNIT
+from afd_connectors.transports.nvlink.sizes import UNIT, Slots
 from afd_connectors.transports.nvlink.window import Window
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from afd_connectors.transports.nvlink.driver import Driver
+    from afd_connectors.transports.nvlink.fp8 import PackedMoves
 
 log = logging.getLogger("afd.connectors")
 CLOSE_S, IDLE_S, DECLINE_S = 5.0, 30.0, 5.0
@@ -39,8 +40,11 @@ class NvlinkCarrier:
     name: ClassVar[str] = "nvlink"
     lasting: ClassVar[bool] = True
 
-    def __init__(self, driver: Driver, moves: Moves, device: Device, shape: Shape, limit_s: float) -> None:
-        self._driver, self._moves, self._device, self._shape, self._limit_s = driver, moves, device, shape, limit_s
+    def __init__(
+        self, driver: Driver, moves: Moves | PackedMoves, device: Device, shape: Shape, slots: Slots, limit_s: float
+    ) -> None:
+        self._driver, self._moves, self._device, self._shape, self._slots = driver, moves, device, shape, slots
+        self._limit_s = limit_s
         self._windows: dict[int, Window] = {}
         self._retired: list[tuple[Window, Callable[[], bool]]] = []
         self._lock = threading.Lock()
@@ -58,7 +62,7 @@ class NvlinkCarrier:
         self._device.bind()
         self._collect()
         try:
-            window = Window(self._driver, self._shape)
+            window = Window(self._driver, self._shape, self._slots)
         except ConnectorError as error:
             decline(arrival.data, error, Deadline(DECLINE_S))
             raise
@@ -74,7 +78,7 @@ class NvlinkCarrier:
         self._device.bind()
         window = self._windows.get(peer)
         if window is None:
-            window = self._windows[peer] = Window(self._driver, self._shape)
+            window = self._windows[peer] = Window(self._driver, self._shape, self._slots)
         meeting.accept(data, window, deadline, self._settle)
         return Link(window, self._limit_s, [], lambda _link: None)
 
@@ -143,6 +147,8 @@ class NvlinkCarrier:
         return ()
 
     def _rooms(self, window: Window) -> list[Tensor]:
+        if self._slots.scales:  # what arrives is not what is computed with
+            return []
         import torch
 
         dtype: torch.dtype = getattr(torch, self._shape.dtype)

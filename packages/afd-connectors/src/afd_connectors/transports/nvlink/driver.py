@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from afd_connectors.errors import ConnectorError
@@ -19,6 +19,7 @@ class Driver:
     """The CUDA device that is current on the thread that makes it.
 
     Addresses stay the same however often other memory is mapped at them, which is what lets graphs outlive a peer.
+    device, capability: torch's number of it, and its compute capability.
     """
 
     def __init__(self) -> None:
@@ -32,10 +33,10 @@ class Driver:
             ) from error
         torch.cuda.current_stream()  # makes the device's context, which the calls below need
         self._cuda = driver
-        self._device = torch.cuda.current_device()
+        self.device = torch.cuda.current_device()
         self._place = driver.CUmemLocation()
         self._place.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-        self._place.id = self._device
+        self._place.id = self.device
         self._property = driver.CUmemAllocationProp()
         self._property.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
         self._property.location = self._place
@@ -50,13 +51,17 @@ class Driver:
         self._early = driver.CUlaunchAttribute()
         self._early.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
         self._early.value.programmaticStreamSerializationAllowed = 1
-        major, minor = torch.cuda.get_device_capability(self._device)
+        self.capability = torch.cuda.get_device_capability(self.device)
         try:
-            self._functions = load(self._device, f"sm_{major}{minor}")
+            self._functions = dict(load(self.device, "sm_{}{}".format(*self.capability)))
         except RuntimeError as error:  # what cuda-bindings raises where a library is not there
             raise ConnectorError(
                 f"the nvlink connector compiles its kernels with libnvrtc, which torch for CUDA brings: {error}."
             ) from error
+
+    def learn(self, functions: Mapping[str, object]) -> None:
+        """More kernels by name."""
+        self._functions.update(functions)
 
     def reserve(self, size: int) -> int:
         """Addresses without memory."""
@@ -142,7 +147,7 @@ class Driver:
         import torch
 
         event = torch.cuda.Event()
-        event.record(torch.cuda.current_stream(self._device))
+        event.record(torch.cuda.current_stream(self.device))
         return event.query
 
     def tensor(self, address: int, rows: int, hidden: int, dtype: torch.dtype) -> Tensor:
@@ -150,7 +155,7 @@ class Driver:
         import torch
 
         held = _Bytes(address, rows * hidden * dtype.itemsize)
-        found: Tensor = torch.as_tensor(held, device=f"cuda:{self._device}")
+        found: Tensor = torch.as_tensor(held, device=f"cuda:{self.device}")
         return found.view(dtype).view(rows, hidden)
 
     def launch(self, kernel: str, grid: tuple[int, int], arguments: bytes, stream: int, *, early: bool) -> None:

@@ -75,12 +75,14 @@ def chunked(size: int, most: int, put: int, wait: int) -> Plan:
 
 class Slots(NamedTuple):
     """The memory into which one side receives: per stage one slot for hidden states and, where router logits travel,
-    one for those; in each words of chunks, a place for units and rows as they are.
+    one for those; in each words of chunks, a place for units and rows as they are. scales: where in a slot those of
+    rows are that travel as e4m3, 0 where they travel as they are.
     """
 
     slot: int
     number: int
     stages: int
+    scales: int = 0
 
     @property
     def total(self) -> int:

@@ -30,11 +30,12 @@ _EMPTY = 0xFF  # each byte of a unit that is not there, see kernels.cu
 class Window:
     """Addresses for life, memory as long as a peer is connected: graphs know the addresses.
 
-    Each peer gets memory of its own, so that one that was given up and goes on writes to nobody.
+    Each peer gets memory of its own, so that one that was given up and goes on writes to nobody. slots: where they are
+    not those of a shape whose rows travel as they are.
     """
 
-    def __init__(self, driver: Driver, shape: Shape) -> None:
-        self._driver, self.slots = driver, Slots.of(shape)
+    def __init__(self, driver: Driver, shape: Shape, slots: Slots | None = None) -> None:
+        self._driver, self.slots = driver, slots or Slots.of(shape)
         self._row_bytes = shape.row_bytes
         self._counts_bytes = 2 * self.slots.number * COUNTS * 4 + OVER_BYTES
         self._mine, self._theirs, self._counts, self._status = self._made_room()
@@ -114,23 +115,26 @@ class Window:
         place = self.slots.place(stage, logits > 0)
         slot = self._theirs + place * self.slots.slot
         size = rows * (logits or self._row_bytes)
-        return self._part(start, slot + ROWS_AT, slot, 2 * place, size, head_of(rows, layer, stage))
+        scales = 0 if logits else self.slots.scales
+        return self._part(start, slot + ROWS_AT, slot, 2 * place, size, head_of(rows, layer, stage), scales)
 
     def incoming(self, to: int, rows: int, layer: int, stage: int, logits: int = 0) -> Part:
         """A message of rows that are wanted at `to`, which may be `landing`; logits: as of `outgoing`."""
         place = self.slots.place(stage, logits > 0)
         slot = self._mine + place * self.slots.slot
         size = rows * (logits or self._row_bytes)
-        return self._part(slot + ROWS_AT, to, slot, 2 * place + 1, size, head_of(rows, layer, stage))
+        scales = 0 if logits else self.slots.scales
+        return self._part(slot + ROWS_AT, to, slot, 2 * place + 1, size, head_of(rows, layer, stage), scales)
 
     def landing(self, stage: int) -> int:
         """Where rows arrive."""
         return self._mine + stage * self.slots.slot + ROWS_AT
 
-    def _part(self, start: int, to: int, slot: int, counted: int, size: int, head: int) -> Part:
+    def _part(self, start: int, to: int, slot: int, counted: int, size: int, head: int, scales: int) -> Part:
         counts = self._counts + 4 * COUNTS * counted
         over = self._counts + self._counts_bytes - OVER_BYTES
-        return Part(start, to, slot + FLAGS_AT, counts, over, self._status, size, head)
+        at = slot + scales if scales else 0
+        return Part(start, to, slot + FLAGS_AT, counts, over, self._status, size, head, at)
 
     def end(self) -> None:
         """Ends every wait of the device, now and from now on."""

@@ -77,9 +77,9 @@ class Paired(Connector):
         return self.shape.stages * (peers if peers > 1 else 0) * self.shape.exchange_bytes
 
 
-def check_options(name: str, extra: Mapping[str, object]) -> None:
-    """ValueError for anything but addresses and a gathering time; name: the connector's."""
-    refuse_unknown(name, extra, (address.OPTION, address.STANDBY, GATHER_OPTION))
+def check_options(name: str, extra: Mapping[str, object], *others: str) -> None:
+    """ValueError for anything but addresses, a gathering time and `others`; name: the connector's."""
+    refuse_unknown(name, extra, (address.OPTION, address.STANDBY, GATHER_OPTION, *others))
     for option in (address.OPTION, address.STANDBY):
         if option in extra:
             address.parse(extra[option], option)

@@ -1,0 +1,131 @@
+"""Rows as e4m3 on the wire, one float scale a row: where they lie in a slot, and which kernels move them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from afd_connectors.errors import ConnectorError
+from afd_connectors.shape import Shape
+from afd_connectors.transports.nvlink.kernels import checked, compiled
+from afd_connectors.transports.nvlink.moves import Moves, Part, told
+from afd_connectors.transports.nvlink.sizes import (
+    KIB,
+    MOST_BLOCKS,
+    MOST_CHUNKS,
+    MOST_PARTS,
+    ROWS_AT,
+    UNIT,
+    Plan,
+    Slots,
+)
+
+if TYPE_CHECKING:
+    from afd_connectors.transports.nvlink.driver import Driver
+
+OPTION = "wire_dtype"
+#: As the model has them, or as e4m3.
+MODEL, FP8 = "model", "fp8"
+DTYPES = ("bfloat16", "float16")
+KERNELS = ("afd_put8", "afd_wait8", "afd_await8", "afd_unpack8")
+LEAST_CAPABILITY = (8, 9)  # the first devices that convert to e4m3
+SCALE_BYTES = 4
+
+_HEAD, _ROW = struct.Struct("<Q"), struct.Struct("<6Q4IQ2I")
+_BYTES = _HEAD.size + MOST_PARTS * _ROW.size
+
+
+def stride_of(row_bytes: int) -> int:
+    """Bytes from row to row on the wire, of a model whose rows have so many bytes, two an element."""
+    return -(-row_bytes // (2 * UNIT)) * UNIT
+
+
+def slots_of(shape: Shape) -> Slots:
+    """As Slots.of; the scales lie behind the rows. Router logits stay as they are."""
+    plain = Slots.of(shape)
+    scales = ROWS_AT + shape.tokens * stride_of(shape.row_bytes)
+    most = max(scales + shape.tokens * SCALE_BYTES, ROWS_AT + shape.router_bytes)
+    return plain._replace(slot=-(-most // (4 * KIB)) * 4 * KIB, scales=scales)
+
+
+@lru_cache(maxsize=4096)
+def plan_of(rows: int, stages: int = 1) -> Plan:
+    """The plan of a message of so many rows: chunks are whole rows and `chunk` counts them."""
+    beside = stages > 1
+    most, put, wait = (128, 128, 128) if rows < 1024 else (256, 128, 128) if rows < 4096 else (MOST_CHUNKS, 128, 128)
+    chunk = -(-rows // most)
+    chunks = -(-rows // chunk)
+    return Plan(chunk, chunks, min(put, chunks), min(wait, chunks), beside)
+
+
+class PackedMoves:
+    """See Moves, which `plain` is and which moves what travels as it is. dtype: of the model's rows."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        plain: Moves,
+        limit_s: float,
+        dtype: str,
+        plan: Callable[[int], Plan] = plan_of,
+        *,
+        early: bool = True,
+    ) -> None:
+        driver.learn(load(driver.device, driver.capability))
+        self._driver, self._plain, self._limit_ns, self._early = driver, plain, int(limit_s * 1e9), early
+        self._plan, self._half = plan, int(dtype == "float16")
+
+    def put(self, parts: Sequence[Part], stream: int) -> None:
+        """See Moves."""
+        packed, plain = _parted(parts)
+        planned = [(part, self._plan(told(part.head)[0])) for part in packed]
+        self._launch("afd_put8", [(part, plan, plan.put) for part, plan in planned], stream)
+        self._plain.put(plain, stream)
+
+    def wait(self, parts: Sequence[Part], stream: int) -> None:
+        """See Moves."""
+        packed, plain = _parted(parts)
+        planned = [(part, self._plan(told(part.head)[0])) for part in packed]
+        self._launch("afd_wait8", [(part, plan, plan.wait) for part, plan in planned if not plan.apart], stream)
+        apart = [(part, plan, plan.put) for part, plan in planned if plan.apart]
+        self._launch("afd_await8", [(part, plan, 1) for part, plan, _ in apart], stream)
+        self._launch("afd_unpack8", apart, stream)
+        self._plain.wait(plain, stream)
+
+    def _launch(self, kernel: str, parts: Sequence[tuple[Part, Plan, int]], stream: int) -> None:
+        for first in range(0, len(parts), MOST_PARTS):
+            some = parts[first : first + MOST_PARTS]
+            given = bytearray(_BYTES)
+            _HEAD.pack_into(given, 0, self._limit_ns)
+            for place, (part, plan, _) in enumerate(some):
+                rows = told(part.head)[0]
+                units = part.size // rows // UNIT
+                numbers = (rows, plan.chunk, plan.chunks, part.head, part.scales, units, self._half)
+                _ROW.pack_into(given, _HEAD.size + place * _ROW.size, *part[:6], *numbers)
+            blocks = min(max(blocks for _, _, blocks in some), MOST_BLOCKS // len(some))
+            self._driver.launch(kernel, (blocks, len(some)), bytes(given), stream, early=self._early)
+
+
+def _parted(parts: Sequence[Part]) -> tuple[list[Part], list[Part]]:
+    """Those whose rows travel as e4m3, and the others."""
+    return [part for part in parts if part.scales], [part for part in parts if not part.scales]
+
+
+@cache
+def load(device: int, capability: tuple[int, int]) -> Mapping[str, object]:  # noqa: ARG001  # a part of the key
+    """The kernels by name for the device, which is current; ConnectorError for one that has no e4m3."""
+    if capability < LEAST_CAPABILITY:
+        have, least = (".".join(map(str, each)) for each in (capability, LEAST_CAPABILITY))
+        raise ConnectorError(
+            f"rows travel as fp8 between devices of compute capability {least} and above, found {have}; "
+            f"leave {OPTION} at {MODEL!r}."
+        )
+    from cuda.bindings import driver
+
+    source = "".join(files(__package__).joinpath(name).read_text() for name in ("kernels.cu", "fp8.cu"))
+    image = compiled(source, "sm_{}{}".format(*capability))
+    module = checked(driver.cuModuleLoadData(image), "cuModuleLoadData")
+    return {name: checked(driver.cuModuleGetFunction(module, name.encode()), "cuModuleGetFunction") for name in KERNELS}
