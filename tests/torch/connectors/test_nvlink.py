@@ -8,10 +8,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from afd_connectors.errors import ConnectorError, HandshakeRefused, PeerLost
+from afd_connectors.errors import HandshakeRefused, PeerLost
 from afd_connectors.shape import Shape
 from afd_connectors.step import Mode, Step
 from afd_connectors.testing.group import Group, answer_of, within
+from afd_connectors.transports.nvlink.failed import FOR_GOOD, CallFailed
 from afd_connectors.transports.nvlink.link import Link
 from afd_connectors.transports.nvlink.moves import Part
 from tests.support.fake_nvlink import CountedDriver, FakeDriver, FakeMoves, FakeNvlink
@@ -134,19 +135,20 @@ def test_batches_of_one_rank_are_computed_where_they_arrive(deploy) -> None:
         ffn.close()
 
 
+@pytest.mark.parametrize("code", sorted(FOR_GOOD))
 def test_devices_that_cannot_map_each_other_are_refused_by_both(
-    deploy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    deploy, code: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Far(FakeDriver):
         def adopt(self, descriptor: int) -> int:
-            raise ConnectorError("cuMemImportFromShareableHandle failed: CUDA_ERROR_INVALID_DEVICE.")
+            raise CallFailed("cuMemImportFromShareableHandle", code)
 
     with deploy() as group:
         group.start_ffn()
         monkeypatch.setattr(FakeNvlink, "driver", Far)
-        with pytest.raises(HandshakeRefused, match=r"CUDA_ERROR_INVALID_DEVICE; .* use connector 'nccl-p2p' otherwise"):
+        with pytest.raises(HandshakeRefused, match=rf"{code}; .* use connector 'nccl-p2p' otherwise"):
             group.open_attention()
-        assert within(5, lambda: "the other side cannot map this side's memory" in caplog.text)
+        assert within(5, lambda: "the other side refuses: " in caplog.text)
 
 
 @pytest.mark.parametrize(

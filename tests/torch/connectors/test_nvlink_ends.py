@@ -19,6 +19,7 @@ from afd_connectors.step import Mode, Step
 from afd_connectors.testing.group import Group, within
 from afd_connectors.transports import handover
 from afd_connectors.transports.enqueued.carrier import Transfer
+from afd_connectors.transports.nvlink.failed import CallFailed
 from afd_connectors.transports.nvlink.link import ENDED
 from afd_connectors.transports.nvlink.sizes import UNITS_AT, UNITS_BYTES
 from afd_connectors.transports.nvlink.window import Window
@@ -200,7 +201,7 @@ def test_a_join_that_fails_halfway_leaves_nothing(deploy, monkeypatch: pytest.Mo
 
     class Failing(CountedDriver):
         def adopt(self, descriptor: int) -> int:
-            raise ConnectorError("no.")
+            raise CallFailed("cuMemImportFromShareableHandle", "CUDA_ERROR_NOT_SUPPORTED")
 
     monkeypatch.setattr(FakeNvlink, "driver", Failing)
     with deploy() as group:

@@ -11,6 +11,10 @@ from afd_connectors.errors import ConnectorError, FrameError, quoted
 from afd_connectors.handshake import HELLO_S, Identity, greet_ffn, recv_message, send_message
 
 
+class Unanswered(ConnectorError):
+    """Nobody listens there, so nobody has noticed the try."""
+
+
 @dataclass(frozen=True, slots=True)
 class Dialled:
     """Both connections of an agreed pair, blocking."""
@@ -27,8 +31,8 @@ class Dialled:
 def dial(address: Address, me: Identity, peer: int, deadline: Deadline) -> Dialled:
     """One try to reach FFN rank `peer`, at most HELLO_S seconds and never beyond `deadline`.
 
-    Raises HandshakeRefused when the peer or this side refuses, another ConnectorError when it cannot be
-    reached.
+    Raises HandshakeRefused when the peer or this side refuses, Unanswered when it cannot be reached, another
+    ConnectorError when it does not do its part.
     """
     limit = Deadline(deadline.slice(HELLO_S))
     control = _connect(address, limit)
@@ -54,15 +58,15 @@ def _connect(address: Address, deadline: Deadline) -> socket.socket:
     try:
         sock = socket.create_connection(address, timeout=max(deadline.remaining(), 0.001))
     except (OSError, UnicodeError) as error:
-        raise ConnectorError(f"{shown(address)} does not answer: {fault(error)}") from error
+        raise Unanswered(f"{shown(address)} does not answer: {fault(error)}") from error
     try:
         # A local port that nobody listens on can be given to the caller itself, which then talks to itself.
         alone = sock.getsockname() == sock.getpeername()
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except OSError as error:  # reset at once
         sock.close()
-        raise ConnectorError(f"{shown(address)} does not answer: {fault(error)}") from error
+        raise Unanswered(f"{shown(address)} does not answer: {fault(error)}") from error
     if alone:
         sock.close()
-        raise ConnectorError(f"{shown(address)} does not answer: nothing listens there")
+        raise Unanswered(f"{shown(address)} does not answer: nothing listens there")
     return sock

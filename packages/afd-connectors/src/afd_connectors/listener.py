@@ -62,6 +62,7 @@ class Listener:
         self._lock = threading.Lock()
         self._closed = False
         self._complain_at = 0.0
+        self._said: dict[str, float] = {}
         self._who = f"FFN rank {identity.layout.rank}"
         self._socket = self._listen(address)
         self._waker, self._wakes = socket.socketpair()
@@ -167,16 +168,29 @@ class Listener:
 
     def _attach(self, sock: socket.socket, address: str, message: Message, deadline: Deadline) -> bool:
         expected = self._agreed.take(text(message, "token"), text(message, "proof"))
-        keep = False
+        rank, keep = expected.session.rank, False
         try:
             send_message(sock, {"say": "ready"}, deadline)
             for agreed in (expected.control, sock):
                 agreed.settimeout(None)
-            reason = self._welcome(Arrival(expected.session.rank, expected.control, sock, address))
+            reason = self._welcome(Arrival(rank, expected.control, sock, address))
             keep = reason is None
+        except ConnectorError as error:
+            if not self._closed and self._new(f"{rank}: {error}"):
+                log.warning("%s cannot serve attention rank %d from %s: %s", self._who, rank, address, error)
+            return False
         finally:
             if not keep:
                 hang_up(expected.control)
         if reason is not None:
-            log.warning("%s refused attention rank %d from %s: %s", self._who, expected.session.rank, address, reason)
+            log.warning("%s refused attention rank %d from %s: %s", self._who, rank, address, reason)
         return keep
+
+    def _new(self, reason: str) -> bool:
+        """Whether a reason has not come up lately: a rank that cannot be served tries again and again."""
+        now = time.monotonic()
+        with self._lock:
+            self._said = {said: at for said, at in self._said.items() if now - at < COMPLAIN_EVERY_S}
+            known = reason in self._said
+            self._said[reason] = now
+        return not known

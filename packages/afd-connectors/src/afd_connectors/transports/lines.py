@@ -11,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 from afd_connectors.address import Address, ffn_choices, shown
 from afd_connectors.channel import Channel
 from afd_connectors.deadline import Deadline
-from afd_connectors.dial import Dialled, dial
+from afd_connectors.dial import Dialled, Unanswered, dial
 from afd_connectors.errors import ConnectorError, DeadlineExceeded, HandshakeRefused, PeerLost
 from afd_connectors.event import Event
 from afd_connectors.handshake import Identity
@@ -22,7 +22,7 @@ from afd_connectors.waiting import Waiting
 
 log = logging.getLogger("afd.connectors")
 RETRY_S = 0.1
-REFUSED_S = 1.0  # each refusal is a line in the other side's log
+REFUSED_S = 1.0  # each refusal is noticed by the other side
 
 
 class Connected(Protocol):
@@ -137,14 +137,17 @@ class Lines(ABC, Generic[L]):
     def _connect(self, peer: int, deadline: Deadline) -> L:
         """A line to `peer` at its address or, in turn, at a standby's; the one that answers comes first from now on.
 
-        A refusal that is final ends the wait where no other address is left that may let this rank in.
+        A refusal that is final ends the wait where no other address is left that may let this rank in. Whoever answers
+        and fails for the same reason again is tried less and less often.
         """
         choices = self._addresses[peer]
         waiting = Waiting(log, self._layout.rank, peer, ", ".join(shown(each) for each in choices), deadline)
         reasons: dict[Address, str] = {}
+        pause = RETRY_S
         while not deadline.passed:
             hopeless: HandshakeRefused | None = None
-            refusals = 0
+            refusals, before = 0, dict(reasons)
+            answered = False
             for place, address in enumerate(choices):
                 self._go_on_or_raise()
                 try:
@@ -153,6 +156,7 @@ class Lines(ABC, Generic[L]):
                     hopeless, refusals = hopeless or refused, refusals + refused.final
                     reasons[address] = refused.message.rstrip(".")
                 except ConnectorError as error:
+                    answered = answered or not isinstance(error, Unanswered)
                     if not deadline.passed:  # a try that was cut short tells nothing
                         reasons[address] = error.message.rstrip(".")
                 else:
@@ -162,7 +166,8 @@ class Lines(ABC, Generic[L]):
                 raise hopeless
             waiting.reason = "; ".join(reasons.values()) or waiting.reason
             waiting.tell()
-            self.closed.wait(deadline.slice(RETRY_S if hopeless is None else REFUSED_S))
+            pause = min(2 * pause, REFUSED_S) if answered and reasons == before else RETRY_S
+            self.closed.wait(deadline.slice(pause if hopeless is None else REFUSED_S))
         self._go_on_or_raise()
         raise DeadlineExceeded(waiting.verdict())
 

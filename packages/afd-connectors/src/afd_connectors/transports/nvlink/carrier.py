@@ -47,6 +47,8 @@ class NvlinkCarrier:
         self._limit_s = limit_s
         self._windows: dict[int, Window] = {}
         self._retired: list[tuple[Window, Callable[[], bool]]] = []
+        self._meeting: set[int] = set()  # peers whose window a thread puts other memory under just now
+        self._closed, self._quiet = False, True
         self._lock = threading.Lock()
 
     @property
@@ -61,6 +63,7 @@ class NvlinkCarrier:
         """See Carrier."""
         self._device.bind()
         self._collect()
+        self._open_or_raise()
         try:
             window = Window(self._driver, self._shape, self._slots)
         except ConnectorError as error:
@@ -68,6 +71,7 @@ class NvlinkCarrier:
             raise
         try:
             meeting.offer(arrival.data, window)
+            self._open_or_raise()
             return Link(window, self._limit_s, self._rooms(window), self._retire)
         except BaseException:
             window.free()
@@ -76,10 +80,20 @@ class NvlinkCarrier:
     def accept(self, data: socket.socket, peer: int, deadline: Deadline) -> Link:
         """See Carrier."""
         self._device.bind()
-        window = self._windows.get(peer)
-        if window is None:
-            window = self._windows[peer] = Window(self._driver, self._shape, self._slots)
-        meeting.accept(data, window, deadline, self._settle)
+        with self._lock:
+            self._open_or_raise()
+            self._meeting.add(peer)
+        try:
+            window = self._windows.get(peer)
+            if window is None:
+                window = self._windows[peer] = Window(self._driver, self._shape, self._slots)
+            meeting.accept(data, window, deadline, self._settle)
+        finally:
+            with self._lock:
+                self._meeting.discard(peer)
+                late = [self._windows.pop(peer)] if self._closed and peer in self._windows else []
+            self._give_back(late, self._quiet)
+        self._open_or_raise()
         return Link(window, self._limit_s, [], lambda _link: None)
 
     def send(self, transfers: Sequence[Transfer]) -> Failures:
@@ -91,16 +105,24 @@ class NvlinkCarrier:
         return self._issue(transfers, Window.incoming, self._moves.wait)
 
     def close(self, quiet: bool) -> None:
-        """See Carrier; nothing is unmapped that the device or a thread of this process may still use."""
+        """See Carrier; nothing is unmapped that the device or a thread of this process may still use.
+
+        What another thread is about to connect goes when that thread sees that this is closed.
+        """
         self._device.bind()
         with self._lock:
-            windows = [*self._windows.values(), *(window for window, _ in self._retired)]
+            self._closed, self._quiet = True, quiet
+            idle = [self._windows.pop(peer) for peer in tuple(self._windows) if peer not in self._meeting]
+            windows = [*idle, *(window for window, _ in self._retired)]
+            self._retired = []
+        self._give_back(windows, quiet)
+
+    def _give_back(self, windows: Sequence[Window], quiet: bool) -> None:
         if not windows:
             return
         if not (quiet and self._idle(CLOSE_S)):
             log.warning("the memory of %d peers may still be used and stays until this process ends", len(windows))
             return
-        self._windows, self._retired = {}, []
         for window in windows:
             window.free()
 
@@ -161,7 +183,14 @@ class NvlinkCarrier:
         """On the thread that enqueued."""
         self._device.bind()
         with self._lock:
-            self._retired.append((link.window, self._driver.mark()))
+            if not self._closed:
+                self._retired.append((link.window, self._driver.mark()))
+                return
+        self._give_back([link.window], True)  # connected while this was closed: nobody enqueued anything on it
+
+    def _open_or_raise(self) -> None:
+        if self._closed:
+            raise ConnectorError("this side was closed while it connected.")
 
     def _collect(self) -> None:
         """Gives back what the device is past."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
+from afd_connectors.errors import spoken
 from afd_connectors.facts import Facts
 from afd_connectors.layout import Layout
 from afd_connectors.ports import AttentionPort, Connector, FFNPort, Reach
@@ -59,7 +60,7 @@ class Nvlink(Connector):
         self._slots = fp8.slots_of(shape)
         log.warning(
             "%s rank %d sends and takes hidden states as fp8 (%s), so tokens may differ from those of the whole model",
-            layout.role, layout.rank, fp8.OPTION,
+            spoken(layout.role), layout.rank, fp8.OPTION,
         )  # fmt: skip
 
     @classmethod

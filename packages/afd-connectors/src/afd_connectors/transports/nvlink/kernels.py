@@ -7,6 +7,7 @@ from functools import cache
 from importlib.resources import files
 
 from afd_connectors.errors import ConnectorError
+from afd_connectors.transports.nvlink.failed import CallFailed
 
 Memory = int  # a handle, as the library gives it
 SOURCES = ("kernels.cu", "units.cu")  # one behind the other
@@ -14,10 +15,10 @@ KERNELS = ("afd_put", "afd_wait", "afd_await", "afd_copy", "afd_put_units", "afd
 
 
 def checked(answer: Sequence[object], call: str) -> Memory:
-    """The value of a call's answer; ConnectorError when it failed."""
+    """The value of a call's answer; CallFailed when it failed."""
     code, *values = answer
     if int(code):  # type: ignore[call-overload]
-        raise ConnectorError(f"{call} failed: {getattr(code, 'name', code)}.")
+        raise CallFailed(call, str(getattr(code, "name", code)))
     return values[0] if values else 0  # type: ignore[return-value]
 
 

@@ -7,9 +7,10 @@ import socket
 from collections.abc import Callable
 
 from afd_connectors.deadline import Deadline
-from afd_connectors.errors import ConnectorError, HandshakeRefused, quoted
+from afd_connectors.errors import ConnectorError, FrameError, HandshakeRefused, quoted
 from afd_connectors.handshake import check_kind, recv_message, send_message
 from afd_connectors.transports.handover import check_declined, decline, give, refuse, take
+from afd_connectors.transports.nvlink.failed import CallFailed
 from afd_connectors.transports.nvlink.window import Window
 
 TYPE = "nvlink"
@@ -37,7 +38,8 @@ def offer(data: socket.socket, window: Window) -> None:
 
 
 def accept(data: socket.socket, window: Window, deadline: Deadline, settle: Callable[[], None]) -> None:
-    """The attention side; HandshakeRefused where a device cannot map the other's memory.
+    """The attention side; HandshakeRefused where a device can never map the other's memory, ConnectorError where it
+    could not this time.
 
     settle: waits until the device uses nothing of the window's last peer.
     """
@@ -85,11 +87,18 @@ def _attach(data: socket.socket, window: Window, theirs: int, limit: Deadline) -
     """Nothing is sent before both sides' memory is in place."""
     try:
         window.attach(theirs)
-    except ConnectorError as error:
+    except CallFailed as error:
+        if not error.for_good:  # such as for want of memory, which the next try may find
+            decline(data, error, limit)
+            raise
         reason = f"{error.message.rstrip('.')}; {_ELSEWHERE}."
-        send_message(data, {"say": "refuse", "reason": reason}, limit)
+        refuse(data, reason, limit)
         raise HandshakeRefused(reason) from error
+    except ConnectorError as error:
+        decline(data, error, limit)
+        raise
     send_message(data, {"say": "mapped"}, limit)
     answer = recv_message(data, limit)
+    check_declined(answer)
     if answer.get("say") != "mapped":
-        raise HandshakeRefused(f"the other side cannot map this side's memory: {quoted(answer.get('reason'), 200)}")
+        raise FrameError(f"memory that is in place is called 'mapped', found {quoted(answer.get('say'))}.")

@@ -108,7 +108,8 @@ class Window:
         self._driver.release(self._mine, self.slots.total)
         self._driver.release(self._theirs, self.slots.total)
         self._driver.free(self._counts)
-        self._driver.free_host(self._status)
+        status, self._status = self._status, 0
+        self._driver.free_host(status)
 
     def outgoing(self, start: int, rows: int, layer: int, stage: int, logits: int = 0) -> Part:
         """A message of rows that lie at `start`; logits: bytes of a row, if these are rows of router logits."""
@@ -137,10 +138,13 @@ class Window:
         return Part(start, to, slot + FLAGS_AT, counts, over, self._status, size, head, at)
 
     def end(self) -> None:
-        """Ends every wait of the device, now and from now on."""
-        ctypes.c_uint32.from_address(self._status + _ENDED_AT).value = 1
+        """Ends every wait of the device, now and from now on; of one that was freed there is none."""
+        if self._status:
+            ctypes.c_uint32.from_address(self._status + _ENDED_AT).value = 1
 
     def error(self) -> tuple[int, int, int]:
         """(kind, expected head, found word) of a wait that the device gave up; kind 0 while there is none."""
+        if not self._status:
+            return 0, 0, 0
         word = ctypes.c_uint64.from_address(self._status + _ERROR_AT).value
         return word >> 32, word & 0xFFFFFFFF, ctypes.c_uint64.from_address(self._status + _FOUND_AT).value
