@@ -15,7 +15,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 
-from afd_connectors.transports.nvlink.fp8 import plan_of
+from afd_connectors.transports.nvlink.fp8 import chunked, plan_of
 from afd_connectors.transports.nvlink.sizes import Plan
 from tools.gpu import setups
 from tools.gpu.bench_hop_nvlink import Pair, bad, failure, named, pairs, trips_of
@@ -40,22 +40,23 @@ def table(pair: Pair, rows: Sequence[int], hidden: int) -> bool:
     return right
 
 
-def ways(rows: int) -> Iterator[Plan]:
+def ways(rows: int, hidden: int) -> Iterator[Plan]:
     """Plans that are worth a try for so many rows."""
-    yield plan_of(rows)
-    for most, put, wait in ((32, 32, 32), (64, 64, 64), (128, 128, 64), (256, 128, 64), (256, 128, 128),
-                            (512, 128, 128), (1024, 128, 128)):  # fmt: skip
-        chunk = -(-rows // most)
-        chunks = -(-rows // chunk)
-        if chunks > most // 2:
-            yield Plan(chunk, chunks, min(put, chunks), min(wait, chunks))
+    usual = plan_of(rows, 2 * hidden)
+    yield usual
+    if usual.units:
+        yield from (usual._replace(put=blocks, wait=blocks) for blocks in (32, 64, 256) if blocks <= rows)
+    for most in (32, 64, 128, 256, 512, 1024):
+        plan = chunked(rows, most)
+        if plan.chunks > most // 2:
+            yield plan
 
 
 def sweep(pair: Pair, rows: Sequence[int], hidden: int) -> None:
     """The ways a message can travel."""
     for count in rows:
         trips, rounds = trips_of(count * hidden)
-        for plan in dict.fromkeys(ways(count)):
+        for plan in dict.fromkeys(ways(count, hidden)):
             job = {"op": "hop", "rows": count, "hidden": hidden, "trips": trips, "rounds": rounds}
             ours, _ = pair.both({**job, "plan": list(plan)})
             print(f"{count:5} {pairs(ours)}  {named(plan)}{bad(ours)}", flush=True)
@@ -82,8 +83,9 @@ def check(pair: Pair) -> bool:
     for rows, width in SHAPES:
         for kind in ("normal", "heavy", "odd"):
             for dtype in ("bfloat16", "float16"):
-                for apart in (False, True):
-                    job = {"op": "arrive", "rows": rows, "hidden": width, "kind": kind, "dtype": dtype, "apart": apart}
+                usual = chunked(rows, 64)
+                for plan in (None, list(usual), list(usual._replace(apart=True))):
+                    job = {"op": "arrive", "rows": rows, "hidden": width, "kind": kind, "dtype": dtype, "plan": plan}
                     sent, found = pair.both(job)
                     count += 1
                     if not found.get("right") or sent.get("error") != [0, 0, 0]:

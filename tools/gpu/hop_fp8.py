@@ -78,7 +78,7 @@ class PackedSide(Side):
 
     def moves(self, dtype: str, plan: list[object] | None = None, *, early: bool = True) -> PackedMoves:
         """With a plan other than the usual one."""
-        chosen = plan_of if plan is None else lambda _rows: Plan(*plan)  # type: ignore[arg-type]
+        chosen = plan_of if plan is None else lambda _rows, _size: Plan(*plan)  # type: ignore[arg-type]
         return PackedMoves(self.driver, Moves(self.driver, self.limit_s), self.limit_s, dtype, chosen, early=early)
 
     def parts(self, rows: int, hidden: int, source: Tensor, out: Tensor) -> tuple[Part, Part]:
@@ -94,12 +94,14 @@ class PackedSide(Side):
         rows = self.rows[:count].view(-1, self.width)
         return torch.equal(self.out[:count].view(-1, self.width), rounded(rounded(rows)))
 
-    def arrive(self, rows: int, hidden: int, kind: str, dtype: str, apart: bool = False) -> dict[str, object]:
+    def arrive(
+        self, rows: int, hidden: int, kind: str, dtype: str, plan: list[object] | None = None
+    ) -> dict[str, object]:
         """One message of rows that both sides can make: whether it arrives as the reference says, and how far off."""
         given = made(rows, hidden, kind, getattr(torch, dtype))
         out = torch.zeros_like(given)
         put, wait = self.parts(rows, hidden, given, out)
-        moves = self.moves(dtype, list(plan_of(rows, 2)) if apart else None)
+        moves = self.moves(dtype, plan)
         stream = torch.cuda.current_stream().cuda_stream
         if self.first:
             moves.put((put,), stream)

@@ -16,18 +16,22 @@ from afd_connectors.shape import Shape
 from afd_connectors.transports.nvlink import fp8, sizes
 from afd_connectors.transports.nvlink.fp8 import PackedMoves, plan_of, slots_of, stride_of
 from afd_connectors.transports.nvlink.moves import ROWS, Part, head_of
-from afd_connectors.transports.nvlink.sizes import MOST_CHUNKS, ROWS_AT, UNIT, Slots
+from afd_connectors.transports.nvlink.sizes import MOST_CHUNKS, ROWS_AT, UNIT, UNITS_BESIDE, UNITS_BYTES, Slots
 
 SOURCE = files("afd_connectors.transports.nvlink").joinpath("fp8.cu").read_text()
 
 
-@given(st.integers(1, ROWS - 1), st.integers(1, 2))
-def test_chunks_are_whole_rows_and_cover_every_message(rows: int, stages: int) -> None:
-    plan = plan_of(rows, stages)
+@given(st.integers(1, ROWS - 1), st.integers(1, 2000), st.integers(1, 2))
+def test_chunks_are_whole_rows_and_cover_every_message(rows: int, units: int, stages: int) -> None:
+    plan = plan_of(rows, units * UNIT, stages)
     assert (plan.chunks - 1) * plan.chunk < rows <= plan.chunks * plan.chunk
-    assert 1 <= plan.put <= plan.chunks <= MOST_CHUNKS
-    assert 1 <= plan.wait <= plan.chunks
-    assert plan.apart == (stages > 1)
+    most = rows if plan.units else plan.chunks
+    assert 1 <= plan.put <= most
+    assert 1 <= plan.wait <= most
+    assert plan.chunks == 1 if plan.units else plan.chunks <= MOST_CHUNKS
+    small = rows * (stride_of(units * UNIT) + UNIT * fp8.SCALE_UNITS) <= (UNITS_BESIDE, UNITS_BYTES)[stages == 1]
+    assert plan.units == small
+    assert plan.apart == (stages > 1 and not small)
 
 
 @given(st.integers(1, 20_000), st.integers(1, 1000), st.integers(1, 2), st.integers(0, 64))
@@ -53,6 +57,8 @@ def test_the_kernels_are_told_the_same() -> None:
     team = re.search(r"#define TEAM (\d+)", SOURCE)
     assert team is not None
     assert sizes.THREADS % int(team[1]) == 0
+    assert f"#define WARPS {int(team[1]) // 32} " in SOURCE
+    assert int(team[1]) // 32 == fp8.SCALE_UNITS
     assert fp8._ROW.size == 6 * 8 + 4 * 4 + 8 + 2 * 4
 
 
@@ -96,19 +102,22 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fp8, "load", lambda _device, _capability: {})
 
 
+ROW = 4096  # bytes
+
+
 def part(rows: int, scales: int = 512) -> Part:
-    return Part(1 << 20, 2 << 20, 16, 32, 48, 64, rows * 48, head_of(rows, 0, 0), scales)
+    return Part(1 << 20, 2 << 20, 16, 32, 48, 64, rows * ROW, head_of(rows, 0, 0), scales)
 
 
 def moves(driver: Recorded, plain: Plain, stages: int = 1, dtype: str = "bfloat16") -> PackedMoves:
-    return PackedMoves(driver, plain, 1.0, dtype, lambda rows: plan_of(rows, stages))  # type: ignore[arg-type]
+    return PackedMoves(driver, plain, 1.0, dtype, lambda rows, size: plan_of(rows, size, stages))  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("kernels")
 def test_logits_travel_as_they_are_beside_packed_rows() -> None:
     seen, plain = Recorded(), Plain()
     moves(seen, plain).put([part(3), part(3, 0), part(3)], 0)
-    assert seen.did == [("afd_put8", 3, 2)]
+    assert seen.did == [("afd_put8_units", 3, 2)]
     assert plain.did == [("put", 1)]
 
 
@@ -122,8 +131,8 @@ def test_many_peers_are_few_launches_and_all_blocks_run_at_once() -> None:
 @pytest.mark.usefixtures("kernels")
 def test_beside_another_stage_one_block_waits_and_others_unpack_later() -> None:
     seen = Recorded()
-    moves(seen, Plain(), stages=2).wait([part(128)], 0)
-    assert seen.did == [("afd_await8", 1, 1), ("afd_unpack8", 128, 1)]
+    moves(seen, Plain(), stages=2).wait([part(128), part(2)], 0)
+    assert seen.did == [("afd_wait8_units", 2, 1), ("afd_await8", 1, 1), ("afd_unpack8", 128, 1)]
 
 
 @pytest.mark.usefixtures("kernels")
@@ -133,4 +142,4 @@ def test_the_kernels_get_rows_and_units(dtype: str, half: int) -> None:
     moves(seen, Plain(), dtype=dtype).put([part(3)], 0)
     limit, *first = struct.unpack_from("<Q6Q4IQ2I", seen.given[0])
     assert limit == 1e9
-    assert first == [1 << 20, 2 << 20, 16, 32, 48, 64, 3, 1, 3, head_of(3, 0, 0), 512, 3, half]
+    assert first == [1 << 20, 2 << 20, 16, 32, 48, 64, 3, 3, 1, head_of(3, 0, 0), 512, ROW // UNIT, half]

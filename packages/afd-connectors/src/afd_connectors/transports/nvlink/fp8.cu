@@ -1,4 +1,5 @@
-// Rows of bf16 or fp16 that travel as e4m3 with one float scale a row; compiled behind kernels.cu, whose words it uses.
+// Rows of bf16 or fp16 that travel as e4m3 with one float scale a row; compiled behind units.cu, whose words it uses and
+// as which small messages travel: no unit of e4m3 is all ones, since its NaN has no sign here.
 //
 // A row's scale is its largest finite element over 448, the largest of e4m3, which has no infinity: what is not finite
 // arrives as NaN, and the rest of its row as if it were not there. Rows are taken by teams of four warps.
@@ -15,6 +16,7 @@ struct Packed {
 };
 
 #define TEAM 128
+#define WARPS 4  // of a team; each has a unit of its own with the scale, behind those of the row
 #define KEPT 4  // pairs of units that a thread keeps while the row's largest element is looked for
 #define LARGEST 448.0f
 #define FLOOR 1e-30f  // keeps both the scale and its inverse normal numbers; a row of zeros has this one
@@ -102,6 +104,23 @@ __device__ __forceinline__ u32 rows_of(const Row& r, u32 chunk) {
     return left < r.p.chunk ? left : r.p.chunk;
 }
 
+// Of a thread's share of a row, whose beginning it keeps.
+template <bool HALF> __device__ __forceinline__ float largest_of(const uint4* row, u32 units, uint4 (&a)[KEPT], uint4 (&b)[KEPT]) {
+    const u32 at = threadIdx.x % TEAM, pairs = (units + 1) / 2;
+    float most = FLOOR;
+#pragma unroll
+    for (u32 j = 0; j < KEPT; j++) if (at + j * TEAM < pairs) load_pair(row, at + j * TEAM, units, a[j], b[j]);
+#pragma unroll
+    for (u32 j = 0; j < KEPT; j++)
+        if (at + j * TEAM < pairs) most = largest<HALF>(largest<HALF>(most, a[j]), b[j]);
+    for (u32 i = at + KEPT * TEAM; i < pairs; i += TEAM) {
+        uint4 c, d;
+        load_pair(row, i, units, c, d);
+        most = largest<HALF>(largest<HALF>(most, c), d);
+    }
+    return most;
+}
+
 // False when nothing was written because the window is over, which is asked while the first rows are being read.
 template <bool HALF> __device__ __forceinline__ bool pack(const Row& r, u32 chunk, u32& turn) {
     const u32 team = threadIdx.x / TEAM, at = threadIdx.x % TEAM, pairs = (r.units + 1) / 2;
@@ -110,18 +129,7 @@ template <bool HALF> __device__ __forceinline__ bool pack(const Row& r, u32 chun
         const uint4* in = (const uint4*)r.p.from + (u64)k * r.units;
         uint4* out = (uint4*)r.p.to + (u64)k * pairs;
         uint4 a[KEPT], b[KEPT];
-#pragma unroll
-        for (u32 j = 0; j < KEPT; j++) if (at + j * TEAM < pairs) load_pair(in, at + j * TEAM, r.units, a[j], b[j]);
-        float most = FLOOR;
-#pragma unroll
-        for (u32 j = 0; j < KEPT; j++)
-            if (at + j * TEAM < pairs) most = largest<HALF>(largest<HALF>(most, a[j]), b[j]);
-        for (u32 i = at + KEPT * TEAM; i < pairs; i += TEAM) {
-            uint4 c, d;
-            load_pair(in, i, r.units, c, d);
-            most = largest<HALF>(largest<HALF>(most, c), d);
-        }
-        most = of_team(most, team, turn);
+        const float most = of_team(largest_of<HALF>(in, r.units, a, b), team, turn);
         if (__any_sync(~0u, over)) continue;  // not an end: other warps of the team may not have seen it, and meet this one
         const float inverse = LARGEST / most;
         if (at == 0) ((float*)r.scales)[k] = most / LARGEST;
@@ -213,4 +221,104 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) afd_unpack8(const __gri
     after_earlier_kernels();
     let_later_kernels_come();
     for (u32 c = blockIdx.x; c < r.p.chunks; c += gridDim.x) unpack_either(r, c);
+}
+
+__device__ __forceinline__ Unit unit_of(const uint4& v) { return {(u64)v.y << 32 | v.x, (u64)v.w << 32 | v.z}; }
+
+template <bool HALF> __device__ __forceinline__ void put_units(const Row& r) {
+    const u32 team = threadIdx.x / TEAM, at = threadIdx.x % TEAM, pairs = (r.units + 1) / 2, over = load_word(r.p.over);
+    u32 turn = 0;
+    for (u32 k = blockIdx.x + team * gridDim.x; k < r.p.bytes; k += THREADS / TEAM * gridDim.x, turn ^= 1) {
+        const uint4* in = (const uint4*)r.p.from + (u64)k * r.units;
+        const u64 out = r.p.flags + UNITS_AT + 16ull * k * (pairs + WARPS);
+        uint4 a[KEPT], b[KEPT];
+        const float most = of_team(largest_of<HALF>(in, r.units, a, b), team, turn);
+        if (__any_sync(~0u, over)) continue;
+        const float inverse = LARGEST / most;
+        if (at % 32 == 0) store_unit(out + 16ull * (pairs + at / 32), {__float_as_uint(most / LARGEST), 0});
+#pragma unroll
+        for (u32 j = 0; j < KEPT; j++)
+            if (at + j * TEAM < pairs) store_unit(out + 16ull * (at + j * TEAM), unit_of(narrowed<HALF>(a[j], b[j], inverse)));
+        for (u32 i = at + KEPT * TEAM; i < pairs; i += TEAM) {
+            uint4 c, d;
+            load_pair(in, i, r.units, c, d);
+            store_unit(out + 16ull * i, unit_of(narrowed<HALF>(c, d, inverse)));
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 2) afd_put8_units(const __grid_constant__ Packed a) {
+    const Row& r = a.row[blockIdx.y];
+    const bool tells = blockIdx.x == 0 && threadIdx.x == 0;
+    after_earlier_kernels();
+    let_later_kernels_come();
+    if (tells && !load_word(r.p.over)) {
+        const u32 number = load_word(r.p.counts) + 1;
+        store_relaxed(r.p.flags, (u64)number << 32 | r.p.head);
+        *(u32*)r.p.counts = number;
+    }
+    __syncwarp();
+    if (r.half) put_units<true>(r);
+    else put_units<false>(r);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 2) afd_wait8_units(const __grid_constant__ Packed a) {
+    const Row& r = a.row[blockIdx.y];
+    const Part& p = r.p;
+    const u32 team = threadIdx.x / TEAM, at = threadIdx.x % TEAM, pairs = (r.units + 1) / 2;
+    const bool asks = blockIdx.x == 0 && threadIdx.x == 0;
+    const u32 number = asks ? load_word(p.counts) + 1 : 0;
+    const Unit none = {~0ull, ~0ull};
+    bool told = !asks, begun = false, stop = false;
+    u32 why = 0;
+    u64 word = 0, since = 0;
+    long long looked = 0;
+    for (u32 k = blockIdx.x + team * gridDim.x; k < p.bytes && !stop; k += THREADS / TEAM * gridDim.x) {
+        const u64 slot = p.flags + UNITS_AT + 16ull * k * (pairs + WARPS), scale_at = slot + 16ull * (pairs + at / 32);
+        uint4* out = (uint4*)p.to + (u64)k * r.units;
+        float scale = 0;
+        for (u32 first = 0; first < pairs && !stop; first += KEPT * TEAM) {
+            Unit v[KEPT], s = none;
+            u32 missing = 0;
+#pragma unroll
+            for (u32 j = 0; j < KEPT; j++) missing |= (first + at + j * TEAM < pairs) << j;
+            const u32 wanted = missing;
+            bool unscaled = first == 0 && at % 32 == 0;
+            for (u32 spins = 1;; spins++) {
+#pragma unroll
+                for (u32 j = 0; j < KEPT; j++) if (missing >> j & 1) v[j] = load_unit(slot + 16ull * (first + at + j * TEAM));
+                if (unscaled) s = load_unit(scale_at);
+                if (!told) {
+                    word = load_relaxed(p.flags);
+                    told = (u32)(word >> 32) == number;
+                    if (told && (u32)word != p.head) why = MISMATCH;
+                }
+#pragma unroll
+                for (u32 j = 0; j < KEPT; j++) if (missing >> j & 1 && !empty(v[j])) missing &= ~(1u << j);
+                if (unscaled && !empty(s)) {
+                    unscaled = false;
+                    scale = __uint_as_float((u32)s.low);
+                }
+                if (why || (told && !missing && !unscaled)) break;
+                if (spins % LOOK_EVERY == 0 && (why = verdict(p, a.limit_ns, since, looked))) break;
+            }
+            if (!begun) { after_earlier_kernels(); let_later_kernels_come(); begun = true; }
+            stop = __any_sync(~0u, why);  // the warp together, because it shares a scale
+            scale = __shfl_sync(~0u, scale, 0);
+            if (stop) break;
+            if (first == 0 && at % 32 == 0) store_unit(scale_at, none);
+#pragma unroll
+            for (u32 j = 0; j < KEPT; j++) {
+                if (!(wanted >> j & 1)) continue;
+                const u32 i = first + at + j * TEAM;
+                const uint4 narrow = make_uint4((u32)v[j].low, (u32)(v[j].low >> 32), (u32)v[j].high, (u32)(v[j].high >> 32));
+                if (r.half) store_pair<true>(out, i, r.units, narrow, scale);
+                else store_pair<false>(out, i, r.units, narrow, scale);
+                store_unit(slot + 16ull * i, none);
+            }
+        }
+    }
+    if (!begun) { after_earlier_kernels(); let_later_kernels_come(); }
+    if (why) give_up(p, why, word);
+    if (asks) *(u32*)p.counts = number;
 }

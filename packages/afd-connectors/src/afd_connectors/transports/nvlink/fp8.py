@@ -19,6 +19,8 @@ from afd_connectors.transports.nvlink.sizes import (
     MOST_PARTS,
     ROWS_AT,
     UNIT,
+    UNITS_BESIDE,
+    UNITS_BYTES,
     Plan,
     Slots,
 )
@@ -30,9 +32,12 @@ OPTION = "wire_dtype"
 #: As the model has them, or as e4m3.
 MODEL, FP8 = "model", "fp8"
 DTYPES = ("bfloat16", "float16")
-KERNELS = ("afd_put8", "afd_wait8", "afd_await8", "afd_unpack8")
+SOURCES = ("kernels.cu", "units.cu", "fp8.cu")  # one behind the other
+KERNELS = ("afd_put8", "afd_wait8", "afd_await8", "afd_unpack8", "afd_put8_units", "afd_wait8_units")
 LEAST_CAPABILITY = (8, 9)  # the first devices that convert to e4m3
 SCALE_BYTES = 4
+#: Behind each row that travels in units: one per warp of those that take it, each with its scale.
+SCALE_UNITS = 4
 
 _HEAD, _ROW = struct.Struct("<Q"), struct.Struct("<6Q4IQ2I")
 _BYTES = _HEAD.size + MOST_PARTS * _ROW.size
@@ -52,13 +57,20 @@ def slots_of(shape: Shape) -> Slots:
 
 
 @lru_cache(maxsize=4096)
-def plan_of(rows: int, stages: int = 1) -> Plan:
+def plan_of(rows: int, row_bytes: int, stages: int = 1) -> Plan:
     """The plan of a message of so many rows: chunks are whole rows and `chunk` counts them."""
     beside = stages > 1
-    most, put, wait = (128, 128, 128) if rows < 1024 else (256, 128, 128) if rows < 4096 else (MOST_CHUNKS, 128, 128)
+    if rows * (stride_of(row_bytes) + UNIT * SCALE_UNITS) <= (UNITS_BESIDE if beside else UNITS_BYTES):
+        blocks = min(rows, 128)
+        return Plan(rows, 1, blocks, blocks, units=True)
+    return chunked(rows, 128 if rows < 1024 else 256 if rows < 4096 else MOST_CHUNKS)._replace(apart=beside)
+
+
+def chunked(rows: int, most: int) -> Plan:
+    """At most `most` chunks."""
     chunk = -(-rows // most)
     chunks = -(-rows // chunk)
-    return Plan(chunk, chunks, min(put, chunks), min(wait, chunks), beside)
+    return Plan(chunk, chunks, min(128, chunks), min(128, chunks))
 
 
 class PackedMoves:
@@ -70,7 +82,7 @@ class PackedMoves:
         plain: Moves,
         limit_s: float,
         dtype: str,
-        plan: Callable[[int], Plan] = plan_of,
+        plan: Callable[[int, int], Plan] = plan_of,
         *,
         early: bool = True,
     ) -> None:
@@ -80,20 +92,27 @@ class PackedMoves:
 
     def put(self, parts: Sequence[Part], stream: int) -> None:
         """See Moves."""
-        packed, plain = _parted(parts)
-        planned = [(part, self._plan(told(part.head)[0])) for part in packed]
-        self._launch("afd_put8", [(part, plan, plan.put) for part, plan in planned], stream)
+        planned, plain = self._parted(parts)
+        self._launch("afd_put8_units", [(part, plan, plan.put) for part, plan in planned if plan.units], stream)
+        self._launch("afd_put8", [(part, plan, plan.put) for part, plan in planned if not plan.units], stream)
         self._plain.put(plain, stream)
 
     def wait(self, parts: Sequence[Part], stream: int) -> None:
         """See Moves."""
-        packed, plain = _parted(parts)
-        planned = [(part, self._plan(told(part.head)[0])) for part in packed]
+        planned, plain = self._parted(parts)
+        self._launch("afd_wait8_units", [(part, plan, plan.wait) for part, plan in planned if plan.units], stream)
+        planned = [(part, plan) for part, plan in planned if not plan.units]
         self._launch("afd_wait8", [(part, plan, plan.wait) for part, plan in planned if not plan.apart], stream)
         apart = [(part, plan, plan.put) for part, plan in planned if plan.apart]
         self._launch("afd_await8", [(part, plan, 1) for part, plan, _ in apart], stream)
         self._launch("afd_unpack8", apart, stream)
         self._plain.wait(plain, stream)
+
+    def _parted(self, parts: Sequence[Part]) -> tuple[list[tuple[Part, Plan]], list[Part]]:
+        """Those whose rows travel as e4m3, and the others."""
+        packed = [(part, told(part.head)[0]) for part in parts if part.scales]
+        planned = [(part, self._plan(rows, part.size // rows)) for part, rows in packed]
+        return planned, [part for part in parts if not part.scales]
 
     def _launch(self, kernel: str, parts: Sequence[tuple[Part, Plan, int]], stream: int) -> None:
         for first in range(0, len(parts), MOST_PARTS):
@@ -109,11 +128,6 @@ class PackedMoves:
             self._driver.launch(kernel, (blocks, len(some)), bytes(given), stream, early=self._early)
 
 
-def _parted(parts: Sequence[Part]) -> tuple[list[Part], list[Part]]:
-    """Those whose rows travel as e4m3, and the others."""
-    return [part for part in parts if part.scales], [part for part in parts if not part.scales]
-
-
 @cache
 def load(device: int, capability: tuple[int, int]) -> Mapping[str, object]:  # noqa: ARG001  # a part of the key
     """The kernels by name for the device, which is current; ConnectorError for one that has no e4m3."""
@@ -125,7 +139,7 @@ def load(device: int, capability: tuple[int, int]) -> Mapping[str, object]:  # n
         )
     from cuda.bindings import driver
 
-    source = "".join(files(__package__).joinpath(name).read_text() for name in ("kernels.cu", "fp8.cu"))
+    source = "".join(files(__package__).joinpath(name).read_text() for name in SOURCES)
     image = compiled(source, "sm_{}{}".format(*capability))
     module = checked(driver.cuModuleLoadData(image), "cuModuleLoadData")
     return {name: checked(driver.cuModuleGetFunction(module, name.encode()), "cuModuleGetFunction") for name in KERNELS}
