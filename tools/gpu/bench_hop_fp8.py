@@ -79,7 +79,7 @@ def error(pair: Pair, hidden: int) -> bool:
 
 def check(pair: Pair) -> bool:
     """Whether rows of all kinds arrive bit for bit as the reference says."""
-    right, count = True, 0
+    count = 0
     for rows, width in SHAPES:
         for kind in ("normal", "heavy", "odd"):
             for dtype in ("bfloat16", "float16"):
@@ -89,10 +89,10 @@ def check(pair: Pair) -> bool:
                     sent, found = pair.both(job)
                     count += 1
                     if not found.get("right") or sent.get("error") != [0, 0, 0]:
-                        right = False
                         print(f"WRONG {job}: {sent} {found}", flush=True)
-    print(f"{count} messages as the reference says: {right}", flush=True)
-    return right
+                        return False
+    print(f"{count} messages as the reference says", flush=True)
+    return True
 
 
 def main() -> None:

@@ -6,6 +6,7 @@
 #
 # All of these without arguments. --connector: nvlink or nccl-p2p in every part, instead of what "auto" picks.
 # nvlink, killport (only when named): hops by one-sided stores beside NCCL; failures of a port without an engine.
+# fp8, parityfp8 (only when named): rows as fp8 on the wire beside rows as they are, hops and tokens.
 #
 # serve, qwen: over HTTP, DeepSeek-V2-Lite dimensions and 256 tokens in, Qwen3-30B-A3B dimensions and 4096 tokens in.
 # trace: the step table at 1 and 16 rows with profiler traces. dbo: graphs with dual-batch overlap beside graphs
@@ -60,6 +61,8 @@ main() {
         case $name in
         hop) part hop 240 tools.gpu.bench_hop_gpu --connector "$connector" ;;
         nvlink) part nvlink 240 tools.gpu.bench_hop_nvlink ;;
+        fp8) part fp8 240 tools.gpu.bench_hop_fp8 ;;
+        parityfp8) part parityfp8 300 tools.gpu.parity_fp8 ;;
         killport) part killport 120 tools.gpu.kill_port --connector "$connector" ;;
         parity) part parity 420 tools.gpu.parity ;;
         step) part step 560 tools.gpu.bench_step_gpu --eager --json "$AFD_GPU_LOGS/step.json" ;;

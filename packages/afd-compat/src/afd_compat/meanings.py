@@ -17,7 +17,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "compute_gate_on_attention": "compute router logits on attention and send them with the rows",
     "shared_experts_on_attention": "compute shared experts on attention, while the other experts are awaited",
     "dense_layers_on_attention": "compute layers without experts on attention, without an exchange",
-    "connector_extra_config": "its options: `ffn_addresses`, `standby_addresses` (lists of host:port), `gather_ms`",
+    "connector_extra_config": "its `ffn_addresses`, `standby_addresses` (host:port lists), `gather_ms`, `wire_dtype`",
     "timeout_s": "seconds in which a live peer owes an answer",
     "recovery_timeout_s": "seconds for which an exchange is retried against a dead or restarting FFN server",
     "join_timeout_s": "seconds in which attention must have met its FFN servers",
