@@ -1,6 +1,6 @@
 """The hop alone: rows of 7168 there and back between two devices, through the port and through bare NCCL.
 
-    python -m tools.gpu.bench_hop_gpu [--sizes 1 16 128 512 2048 8192] [--hidden 7168] [--connector nccl-p2p]
+    python -m tools.gpu.bench_hop_gpu [--sizes 1 16 128 512 2048 8192] [--hidden 7168] [--connector nccl-p2p] [--fp8]
 
 Microseconds one way, inside graphs of 20 round trips, several replays enqueued ahead; eager: outside graphs. begin: CPU
 microseconds of one announcement. Data is compared bit for bit.
@@ -43,7 +43,7 @@ def in_graphs(sizes: Sequence[int], hidden: int, connector: str) -> list[float]:
         return numbers(told, "graph_us")
 
 
-def measure(sizes: Sequence[int], hidden: int, connector: str) -> bool:
+def measure(sizes: Sequence[int], hidden: int, connector: str, fp8: bool) -> bool:
     """Prints the table; whether all data was right."""
     with Children(setups.logs("bench-hop")) as children:
         job = {
@@ -52,12 +52,14 @@ def measure(sizes: Sequence[int], hidden: int, connector: str) -> bool:
             "sizes": list(sizes),
             "hidden": hidden,
             "trips": TRIPS,
+            "fp8": fp8,
         }
         ffn = children.start("hop-ffn", "tools.gpu.hop", {"role": "ffn", **job}, 1)
         attention = children.start("hop-attention", "tools.gpu.hop", {"role": "attention", **job}, 0)
         first = ffn.answer(LIMIT_S)
         attention.answer(LIMIT_S)
-        print(f"NCCL {first['version']}, port {connector}, rows of {hidden} bf16, us one way", flush=True)
+        way = " as fp8" if fp8 else ""
+        print(f"NCCL {first['version']}, port {connector}{way}, rows of {hidden} bf16, us one way", flush=True)
         raw: list[dict[str, object]] = []
         errors: list[Failed] = []
 
@@ -90,9 +92,10 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", type=int, default=[1, 16, 128, 512, 2048, 8192])
     parser.add_argument("--hidden", type=int, default=7168)
     parser.add_argument("--connector", default="nccl-p2p")
+    parser.add_argument("--fp8", action="store_true", help="on the wire, of connector nvlink")
     options = parser.parse_args()
     try:
-        right = measure(options.sizes, options.hidden, options.connector)
+        right = measure(options.sizes, options.hidden, options.connector, options.fp8)
     except Failed as error:
         print(f"FAILED: {error}", flush=True)
         right = False

@@ -1,7 +1,7 @@
 """One side of the hop benchmark in a process of its own; see bench_hop_gpu.py.
 
 python -m tools.gpu.hop '{"role": "attention"|"ffn", "connector": C, "port": N, "sizes": [...],
-"hidden": H, "trips": T}'
+"hidden": H, "trips": T, "fp8": whether as fp8 on the wire}'
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from afd_connectors.shape import Shape
 from afd_connectors.step import Mode, Step
 from afd_connectors.stepped import DeviceAttentionPort, SteppedFFNPort
 from afd_connectors.transports.nccl.library import ID_BYTES, Nccl, load
+from afd_connectors.transports.nvlink.fp8_reference import rounded
 from afd_workers.cuda_ffn import Recorder, StepSource, own_stream
 from afd_workers.loop import ServerLoop
 from tools.gpu.children import answers, say
@@ -34,12 +35,15 @@ ROUNDS, AHEAD, TIMEOUT_S = 20, 4, 3.0
 class Side:
     """What both roles have."""
 
-    def __init__(self, role: str, connector: str, port: int, sizes: list[int], hidden: int, trips: int) -> None:
-        self.sizes, self.trips, self.hidden = sizes, trips, hidden
+    def __init__(
+        self, role: str, connector: str, port: int, sizes: list[int], hidden: int, trips: int, fp8: bool = False
+    ) -> None:
+        self.sizes, self.trips, self.hidden, self.fp8 = sizes, trips, hidden, fp8
         shape = Shape(max(sizes), hidden, "bfloat16", trips)
         facts = Facts("hop", "none", "hop", "bfloat16", hidden, trips, 0, "ffn", 1, (), 1, 1)
         layout = Layout("ffn" if role == "ffn" else "attention", 0, 1, 1)
-        settings = Settings(port=port, join_timeout_s=120, timeout_s=TIMEOUT_S, recovery_timeout_s=60)
+        extra = {"wire_dtype": "fp8"} if fp8 else {}
+        settings = Settings(port=port, join_timeout_s=120, timeout_s=TIMEOUT_S, recovery_timeout_s=60, extra=extra)
         self.connector = registry.resolve(connector, "cuda")(layout, shape, facts, settings)
         self.rows = torch.randn((max(sizes), hidden), device="cuda", dtype=torch.bfloat16)
         self.library: Nccl = load()
@@ -67,6 +71,11 @@ class Side:
 class Attention(Side):
     """Sends rows and waits for them to come back."""
 
+    def right(self, out: torch.Tensor, size: int) -> bool:
+        """Whether rows came back bit for bit, rounded on either way where they travel as fp8."""
+        rows = self.rows[:size]
+        return torch.equal(out[:size], rounded(rounded(rows)) if self.fp8 else rows)
+
     def measure(self) -> dict[str, object]:
         """Microseconds one way through the port in graphs and eagerly, and of CPU time per announcement."""
         port = self.connector.open_attention()
@@ -87,7 +96,7 @@ class Attention(Side):
             out.zero_()
             trips(Mode.EAGER)
             torch.cuda.synchronize()
-            right = right and torch.equal(out[:size], self.rows[:size])
+            right = right and self.right(out, size)
             eagerly.append(1e3 * timed(lambda: trips(Mode.EAGER), ahead=1) / self.trips / 2)
             replay = Recorder()(lambda: trips(Mode.CAPTURE))
             spent: list[float] = []
@@ -102,7 +111,7 @@ class Attention(Side):
 
             out.zero_()
             graphs.append(1e3 * timed(step) / self.trips / 2)
-            right = right and torch.equal(out[:size], self.rows[:size])
+            right = right and self.right(out, size)
             host.append(1e6 * median(spent))
         port.close()
         return {"graph_us": graphs, "eager_us": eagerly, "begin_us": host, "right": right}
@@ -151,7 +160,7 @@ class Attention(Side):
                     graphs.clear()
                     trips(Mode.EAGER, size)
                 continue
-            right, steps, last = right and torch.equal(out[:size], self.rows[:size]), steps + 1, time.monotonic()
+            right, steps, last = right and self.right(out, size), steps + 1, time.monotonic()
             if events and "next_s" not in events[-1]:
                 events[-1]["next_s"] = last - done
         port.close()
