@@ -71,7 +71,8 @@ def error(pair: Pair, hidden: int) -> bool:
         right = right and bool(found["right"])
         print(
             f"{kind:12} {found['mean']:12.4f} / {found['most']:.4f} {found['most_of_row']:22.4f}"
-            f" {found['norm']:21.4f} / {found['most_norm']:.4f} {found['zeroed']:12.5f}",
+            f" {found['norm']:21.4f} / {found['most_norm']:.4f} {found['zeroed']:12.5f}"
+            f"{'' if found['right'] else '  not as the reference says'}",
             flush=True,
         )
     return right

@@ -25,6 +25,7 @@ from afd_connectors.step import Mode, Step
 from afd_connectors.stepped import DeviceAttentionPort, SteppedFFNPort
 from afd_connectors.transports.nccl.library import ID_BYTES, Nccl, load
 from afd_connectors.transports.nvlink.fp8_reference import rounded
+from afd_connectors.transports.nvlink.sizes import PACKED_LEAST
 from afd_workers.cuda_ffn import Recorder, StepSource, own_stream
 from afd_workers.loop import ServerLoop
 from tools.gpu.children import answers, say
@@ -74,7 +75,8 @@ class Attention(Side):
     def right(self, out: torch.Tensor, size: int) -> bool:
         """Whether rows came back bit for bit, rounded on either way where they travel as fp8."""
         rows = self.rows[:size]
-        return torch.equal(out[:size], rounded(rounded(rows)) if self.fp8 else rows)
+        packed = self.fp8 and rows.nbytes >= PACKED_LEAST
+        return torch.equal(out[:size], rounded(rounded(rows)) if packed else rows)
 
     def measure(self) -> dict[str, object]:
         """Microseconds one way through the port in graphs and eagerly, and of CPU time per announcement."""

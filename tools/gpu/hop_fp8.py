@@ -13,7 +13,7 @@ from torch import Tensor
 from afd_connectors.transports.nvlink.fp8 import PackedMoves, plan_of, slots_of
 from afd_connectors.transports.nvlink.fp8_reference import rounded
 from afd_connectors.transports.nvlink.moves import Moves, Part
-from afd_connectors.transports.nvlink.sizes import Plan
+from afd_connectors.transports.nvlink.sizes import FLAGS_AT, Plan
 from afd_connectors.transports.nvlink.window import Window
 from tools.gpu.hop_nvlink import Side, serve_jobs
 
@@ -83,9 +83,10 @@ class PackedSide(Side):
 
     def parts(self, rows: int, hidden: int, source: Tensor, out: Tensor) -> tuple[Part, Part]:
         """(what puts, what waits) of rows of a width."""
-        put = self.packed.outgoing(source.data_ptr(), rows, 0, 0)._replace(size=2 * rows * hidden)
-        wait = self.packed.incoming(out.data_ptr(), rows, 0, 0)._replace(size=2 * rows * hidden)
-        return put, wait
+        put = self.packed.outgoing(source.data_ptr(), rows, 0, 0)
+        wait = self.packed.incoming(out.data_ptr(), rows, 0, 0)
+        size, scales = 2 * rows * hidden, self.packed.slots.scales - FLAGS_AT  # as fp8 also where that does not pay
+        return put._replace(size=size, scales=put.flags + scales), wait._replace(size=size, scales=wait.flags + scales)
 
     def right(self, count: int) -> bool:
         """See Side; packed rows come back rounded twice."""
@@ -139,7 +140,7 @@ def made(rows: int, hidden: int, kind: str, dtype: torch.dtype) -> Tensor:
 
 def off(given: Tensor, found: Tensor) -> dict[str, object]:
     """Relative errors of what arrived: of elements, against the row's largest, of rows by their norm."""
-    if not torch.isfinite(given).all():
+    if not torch.isfinite(given).all() or not given.any():
         return {}
     one, other = given.double(), found.double()
     error, present = (other - one).abs(), one != 0

@@ -43,6 +43,7 @@ def test_slots_have_room_for_packed_rows_their_scales_and_logits(tokens: int, un
     assert slots.scales == ROWS_AT + tokens * stride_of(shape.row_bytes)
     assert slots.scales + 4 * tokens <= slots.slot
     assert ROWS_AT + shape.router_bytes <= slots.slot
+    assert ROWS_AT + min(shape.hidden_bytes, sizes.PACKED_LEAST) <= slots.slot
     assert slots.total == stages * (2 if by else 1) * slots.slot
 
 

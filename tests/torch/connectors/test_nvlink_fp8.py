@@ -18,11 +18,18 @@ from afd_connectors.registry import find
 from afd_connectors.shape import Shape
 from afd_connectors.step import Mode, Step
 from afd_connectors.testing.group import Group, answer_of
+from afd_connectors.transports.nvlink import window
 from afd_connectors.transports.nvlink.fp8_reference import FLOOR, LARGEST, packed, rounded
 from tests.support.fake_nvlink import FakeNvlink
 from tests.support.stepped import LAYERS, next_step, stepped
 
 FP8 = {"wire_dtype": "fp8"}
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of any size are packed."""
+    monkeypatch.setattr(window, "PACKED_LEAST", 0)
 
 
 @pytest.fixture
@@ -77,6 +84,20 @@ def test_parts_of_several_ranks_are_packed_each_for_itself(deploy, counts: tuple
             port.begin(step)
             rows = wide(group, 7 + rank)
             assert torch.equal(exchange(port, step, 0, 0, rows), rounded(answer_of(rounded(rows), 0, 0)))
+            for layer in range(1, LAYERS):
+                exchange(port, step, layer, 0, rows)
+
+
+def test_small_messages_stay_as_they_are_and_large_ones_do_not(deploy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "PACKED_LEAST", 5 * 48)
+    with deploy() as group:
+        group.start_ffn()
+        port = group.open_attention()
+        for seq, count in enumerate((4, 5, 2, 16), 1):
+            step, rows = Step(seq, Mode.EAGER, (count,)), wide(group, count)
+            port.begin(step)
+            right = rounded(answer_of(rounded(rows), 0, 0)) if count >= 5 else answer_of(rows, 0, 0)
+            assert torch.equal(exchange(port, step, 0, 0, rows), right)
             for layer in range(1, LAYERS):
                 exchange(port, step, layer, 0, rows)
 
@@ -176,7 +197,7 @@ def test_other_connectors_refuse_the_option_by_name(name: str) -> None:
 def test_the_log_warns_that_tokens_may_differ(deploy, caplog: pytest.LogCaptureFixture) -> None:
     with deploy() as group:
         group.build("ffn")
-    assert "FFN rank 0 sends and takes hidden states as fp8 (wire_dtype), so tokens may differ" in caplog.text
+    assert "hidden states of 1048577 bytes and more as fp8 (wire_dtype), so tokens may differ" in caplog.text
     caplog.clear()
     with deploy(wire_dtype="model") as group:
         group.build("ffn")

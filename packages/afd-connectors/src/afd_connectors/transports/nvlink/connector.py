@@ -17,7 +17,7 @@ from afd_connectors.shape import Shape
 from afd_connectors.transports.enqueued.device import CudaDevice, Device
 from afd_connectors.transports.nvlink import fp8
 from afd_connectors.transports.nvlink.moves import LAYERS, ROWS, Moves
-from afd_connectors.transports.nvlink.sizes import UNIT, Slots, plan_of
+from afd_connectors.transports.nvlink.sizes import PACKED_LEAST, UNIT, Slots, plan_of
 from afd_connectors.transports.paired.connector import check_options, gather_seconds
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ class Nvlink(Connector):
     graphs of the attention side outlast its peers. A wait that is given up ends its connection on the device at once.
 
     Options as of nccl-p2p, and wire_dtype: "model", or "fp8" for rows of bfloat16 or float16 that travel as e4m3 with a
-    scale a row, which both roles must say; router logits stay as they are. Both roles must be on one host and in one
-    network namespace, and each device must be able to map the other's memory. Ports belong to the CUDA device that is
-    current on the thread that opens them.
+    scale a row, which both roles must say; router logits and small messages stay as they are. Both roles must be on one
+    host and in one network namespace, and each device must be able to map the other's memory. Ports belong to the CUDA
+    device that is current on the thread that opens them.
 
     It does not claim "reconnect": a lost FFN rank voids the step, which the user of the port repeats as a whole, see
     DeviceAttentionPort.
@@ -59,8 +59,8 @@ class Nvlink(Connector):
             )
         self._slots = fp8.slots_of(shape)
         log.warning(
-            "%s rank %d sends and takes hidden states as fp8 (%s), so tokens may differ from those of the whole model",
-            spoken(layout.role), layout.rank, fp8.OPTION,
+            "%s rank %d moves hidden states of %d bytes and more as fp8 (%s), so tokens may differ from those of the "
+            "whole model", spoken(layout.role), layout.rank, PACKED_LEAST, fp8.OPTION,
         )  # fmt: skip
 
     @classmethod

@@ -1,4 +1,7 @@
-"""Rows as e4m3 on the wire, one float scale a row: where they lie in a slot, and which kernels move them."""
+"""Rows as e4m3 on the wire, one float scale a row: where they lie in a slot, and which kernels move them.
+
+A message of less than PACKED_LEAST bytes travels as it is, since it would be there later as e4m3.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from afd_connectors.transports.nvlink.sizes import (
     MOST_BLOCKS,
     MOST_CHUNKS,
     MOST_PARTS,
+    PACKED_LEAST,
     ROWS_AT,
     UNIT,
     UNITS_BESIDE,
@@ -49,10 +53,11 @@ def stride_of(row_bytes: int) -> int:
 
 
 def slots_of(shape: Shape) -> Slots:
-    """As Slots.of; the scales lie behind the rows. Router logits stay as they are."""
+    """As Slots.of; the scales lie behind the rows. Router logits and small messages stay as they are."""
     plain = Slots.of(shape)
     scales = ROWS_AT + shape.tokens * stride_of(shape.row_bytes)
-    most = max(scales + shape.tokens * SCALE_BYTES, ROWS_AT + shape.router_bytes)
+    as_they_are = ROWS_AT + max(min(shape.hidden_bytes, PACKED_LEAST), shape.router_bytes)
+    most = max(scales + shape.tokens * SCALE_BYTES, as_they_are)
     return plain._replace(slot=-(-most // (4 * KIB)) * 4 * KIB, scales=scales)
 
 
@@ -61,7 +66,7 @@ def plan_of(rows: int, row_bytes: int, stages: int = 1) -> Plan:
     """The plan of a message of so many rows: chunks are whole rows and `chunk` counts them."""
     beside = stages > 1
     if rows * (stride_of(row_bytes) + UNIT * SCALE_UNITS) <= (UNITS_BESIDE if beside else UNITS_BYTES):
-        blocks = min(rows, 128)
+        blocks = min(rows, MOST_BLOCKS)
         return Plan(rows, 1, blocks, blocks, units=True)
     return chunked(rows, 128 if rows < 1024 else 256 if rows < 4096 else MOST_CHUNKS)._replace(apart=beside)
 

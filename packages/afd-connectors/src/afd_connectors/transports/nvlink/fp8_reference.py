@@ -16,8 +16,9 @@ def packed(rows: Tensor) -> tuple[Tensor, Tensor]:
     wide = rows.float()
     finite = torch.where(wide.isfinite(), wide.abs(), 0.0)
     most = finite.amax(dim=1).clamp_min(FLOOR)
-    scaled = wide * (torch.full_like(most, LARGEST) / most)[:, None] + (wide - wide)
-    return scaled.clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn), most / LARGEST
+    largest = torch.full_like(most, LARGEST)  # on CUDA torch divides by a number as it multiplies by its inverse
+    scaled = wide * (largest / most)[:, None] + (wide - wide)
+    return scaled.clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn), most / largest
 
 
 def unpacked(narrow: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:

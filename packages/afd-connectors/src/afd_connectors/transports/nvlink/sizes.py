@@ -16,10 +16,13 @@ MOST_CHUNKS = 1024
 #: Of all parts of a call together: as many as a device runs at once, so that no block waits for one that waits.
 MOST_BLOCKS = 256
 
-#: Up to here each unit says by itself that it is there, see units.cu; they travel by a place of their own.
+#: Up to here each unit says by itself that it is there, see units.cu, in a place of their own. Above, chunks are as
+#: fast, and the receiver may use rows where they arrive.
 UNITS_BYTES = 4 * MIB
 #: The same beside another stage, where blocks that wait are to be few.
 UNITS_BESIDE = 64 * KIB
+#: Bytes from which on rows are sooner there as e4m3: 64 rows of 7168 took 5.0 us beside 4.7, 128 rows 6.5 beside 7.3.
+PACKED_LEAST = 1 * MIB + 1
 CHUNK_LEAST = 4 * KIB
 #: From here on chunks are smaller parts of the whole, since the link does not hide the receiver's copies of the last
 #: ones. Below, more chunks cost more than that: the sender waits for the peer's memory once for each.

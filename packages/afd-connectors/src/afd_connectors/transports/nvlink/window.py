@@ -13,6 +13,7 @@ from afd_connectors.transports.nvlink.sizes import (
     COUNTS,
     FLAGS_AT,
     OVER_BYTES,
+    PACKED_LEAST,
     ROWS_AT,
     STATUS_BYTES,
     UNITS_AT,
@@ -116,7 +117,7 @@ class Window:
         place = self.slots.place(stage, logits > 0)
         slot = self._theirs + place * self.slots.slot
         size = rows * (logits or self._row_bytes)
-        scales = 0 if logits else self.slots.scales
+        scales = 0 if logits or size < PACKED_LEAST else self.slots.scales
         return self._part(start, slot + ROWS_AT, slot, 2 * place, size, head_of(rows, layer, stage), scales)
 
     def incoming(self, to: int, rows: int, layer: int, stage: int, logits: int = 0) -> Part:
@@ -124,7 +125,7 @@ class Window:
         place = self.slots.place(stage, logits > 0)
         slot = self._mine + place * self.slots.slot
         size = rows * (logits or self._row_bytes)
-        scales = 0 if logits else self.slots.scales
+        scales = 0 if logits or size < PACKED_LEAST else self.slots.scales
         return self._part(slot + ROWS_AT, to, slot, 2 * place + 1, size, head_of(rows, layer, stage), scales)
 
     def landing(self, stage: int) -> int:
