@@ -65,7 +65,7 @@ def sweep(pair: Pair, rows: Sequence[int], hidden: int) -> None:
 def error(pair: Pair, hidden: int) -> bool:
     """Prints relative errors; whether all arrived as the reference says."""
     right = True
-    print("rows of        element mean / max   of the row's largest, max   row norm mean / max   made zero")
+    print("rows of        element mean / max   of the row's largest, max   row error mean / max  made zero")
     for kind in ("normal", "heavy", "outliers"):
         _, found = pair.both({"op": "arrive", "rows": 2048, "hidden": hidden, "kind": kind, "dtype": "bfloat16"})
         right = right and bool(found["right"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -18,7 +19,7 @@ from tools.gpu.parity import SIZES, prompts
 from tools.gpu.serve_parts import Part, Spec, specs
 from tools.gpu.servers import CPU, VLLM, Server, Servers, place
 from tools.streams import Crowd
-from tools.topologies import listening, sections
+from tools.topologies import faults, listening, sections
 from tools.topologies.outcome import Equal, Outcome, added
 from tools.topologies.started import Started, Wanted
 
@@ -28,6 +29,7 @@ SEEN = 8  # tokens of each request before a server is killed
 LONGER = {"cpu": 5, "cuda": 18}
 ROWS = 64
 NAME = "toy"
+NCCL = "nccl-p2p"
 
 
 class Trial:
@@ -74,6 +76,10 @@ class Trial:
     def start(self, servers: Servers, part: Part) -> Started:
         """All servers of a topology, not ready yet."""
         asked, others = specs(part, self.arguments, timeout_s=5.0)
+        deployment = part.deployment
+        if self.cuda and (deployment.tp > 1) != (deployment.ep > 1) and os.environ.get(setups.CONNECTOR) == "auto":
+            # "auto" looks at the processes of its own role, and both must find the same.
+            asked, others = ([sections.changed(spec, connector=NCCL) for spec in group] for group in (asked, others))
         standby = None
         if self.wanted.standby:
             free = setups.free_port()
@@ -112,25 +118,10 @@ class Trial:
             moment = listening.since(again, sections.port(started.specs[-1]), READY_S)
         for crowd in crowds:
             crowd.wait_end(LIMIT_S)
-        self._say_failed(part, crowds, killed)
+        for line in faults.told([crowd.streams for crowd in crowds], self._native[part.deployment.tp], killed):
+            print(f"  {part}: {line}", flush=True)
         self._note(part, outcome, crowds, moment)
         return outcome
-
-    def _say_failed(self, part: Part, crowds: Sequence[Crowd], killed: float) -> None:
-        """Of requests that an error ended: how soon, and whether their tokens until then are native vLLM's."""
-        native = self._native[part.deployment.tp]
-        pairs = [pair for crowd in crowds for pair in zip(crowd.streams, native, strict=True)]
-        failed = [(stream, right) for stream, right in pairs if stream.error is not None]
-        if not failed:
-            return
-        false = sum(stream.tokens != right[: len(stream.tokens)] for stream, right in failed)
-        last = max(stream.ended_at for stream, _ in failed) - killed
-        errors = {str(stream.error) for stream, _ in failed}
-        print(
-            f"  {part}: {len(failed)} of {len(pairs)} requests ended with an error within {last:.1f} s of the kill, "
-            f"{false} of them after a false token: {'; '.join(sorted(errors))[:300]}",
-            flush=True,
-        )
 
     def _note(self, part: Part, outcome: Outcome, crowds: Sequence[Crowd], moment: float) -> None:
         """What the loss of the last FFN server did. moment: when another listened, or of the kill, see Outcome."""

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 def settle(parallel: ParallelConfig) -> None:
     """Puts other ports in the place of those that vLLM drew, if it drew any and the user gave no VLLM_PORT.
 
-    vLLM draws them from the ports that the system hands out, while it parses its options, and listens on the first of
-    them once its engines have started, up to a minute later. Until then any socket of the host may get one: ranks of
-    other servers, communicators, requests for /health. Who listens then tries the next one, of which the other ranks
-    hear nothing, or ends. Ports below those that the system hands out stay free.
+    vLLM draws them from the ports that the system hands out, while it parses its options, and listens on two of them
+    once its engines have started, up to a minute later. Until then any socket of the host that listens without naming
+    a port may get one: groups and communicators of other servers have a dozen each. Who listens then tries the next
+    one, of which the other ranks hear nothing, or ends. Ports below those that the system hands out stay free.
     """
     drawn = parallel._data_parallel_master_port_list
     if not drawn or "VLLM_PORT" in os.environ:

@@ -162,11 +162,17 @@ def _kind(config: Config, device: str, shape: Shape, given: Settings, tensor: in
 
 
 def _obstacle(found: type[Connector], shape: Shape, tensor: int) -> str | None:
-    """Why not this one, None when nothing is against it; both roles must find the same."""
+    """Why not this one, None when nothing is against it; both roles must find the same.
+
+    Neither knows how many processes a rank of the other has, so where only one is tensor parallel they do not.
+    """
     if shape.router and "router" not in found.features:
         return "carries no router logits"
     if tensor > 1 and "graph" in found.features:
-        return "was not tried in graphs that hold a tensor-parallel group's own transfers too"
+        return (
+            "was not tried in graphs that hold a tensor-parallel group's own transfers too; where the other role is "
+            "not tensor parallel it does not know of this, so name the same connector on both roles"
+        )
     return found.misfit(shape)
 
 
