@@ -4,9 +4,11 @@
         [--section '{"shared_experts_on_attention": true}']
 
 One native engine, one attention engine and one FFN server are alive together; the two engines are measured in short
-turns (A B A B ...), so that both see the host in the same moods, each on the first processor with one thread, the FFN
-server on the second. A turn's figure is the median of its decode steps. "added" is (split - native) / exchanges per
-step: the median over the pairs of turns, and of each engine's least turn, which is what a host without neighbours does.
+turns (A B A B ...), so that both see the host in the same moods, both on one processor with one thread, the FFN server
+on another; from one pair of turns to the next the processors change places. A turn's figure is the median of its decode
+steps. "added" is (split - native) / exchanges per step: the median over the pairs of turns, and of each engine's least
+turn, which is what a host without neighbours does. Split can be disturbed on two processors and native on one, so pairs
+in which others took them are shown apart: "all" is the median over every pair, the other columns are of the calm ones.
 """
 
 from __future__ import annotations
@@ -25,6 +27,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tools.undisturbed import Turn, put, undisturbed
+
 ROOT = Path(__file__).resolve().parent.parent
 START_S = 300.0
 ENV = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
@@ -33,16 +39,22 @@ OPTIONS = ("--max-model-len", "512", "--dtype", "bfloat16", "--enforce-eager", "
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table; times in milliseconds. exchange: as seen from attention, FFN compute included."""
+    """One line of the table; times in milliseconds.
+
+    turns: calm pairs, see `undisturbed`, which the other columns are of. exchange: as seen from attention in all turns,
+    FFN compute included. added_all: in all pairs.
+    """
 
     family: str
     requests: int
+    turns: int
     native: float
     split: float
     exchange: float
     exchanges_per_step: int
     added: float
     added_at_least: float
+    added_all: float
 
 
 class Engine:
@@ -61,6 +73,7 @@ class Engine:
                 text=True,
             )
         self._log = log
+        self.pid = self._process.pid
 
     def ask(self, requests: int, tokens: int) -> Mapping[str, float]:
         """Seconds of a decode step while ``requests`` prompts get ``tokens`` tokens, and the exchange figures."""
@@ -118,9 +131,8 @@ def engine(model: str, additional: str) -> None:
 
 
 @contextmanager
-def engines(family: str, layers: int, section: Mapping[str, object]) -> Iterator[tuple[Engine, Engine]]:
-    """(native, attention with its FFN server), started together. section: of "afd", for both roles."""
-    sys.path.insert(0, str(ROOT))
+def engines(family: str, layers: int, section: Mapping[str, object]) -> Iterator[tuple[Engine, Engine, int]]:
+    """(native, attention, process of its FFN server), started together. section: of "afd", for both roles."""
     from afd_workers.launch.fleet import Fleet
     from afd_workers.launch.plan import Request, split
     from afd_workers.launch.topology import Topology
@@ -142,35 +154,57 @@ def engines(family: str, layers: int, section: Mapping[str, object]) -> Iterator
         parted = Engine(model, agreed, cores[0], folder / "attention.log")
         stack.callback(parted.close)
         fleet.wait_ready(START_S)
-        yield native, parted
+        yield native, parted, fleet.pids["ffn 0"]
 
 
 def measure(
     family: str, layers: int, sizes: Sequence[int], tokens: int, rounds: int, section: Mapping[str, object]
 ) -> Iterator[Row]:
     """One row per number of requests."""
-    with engines(family, layers, section) as (native, parted):
+    cores = sorted(os.sched_getaffinity(0))
+    with engines(family, layers, section) as (native, parted, ffn):
         for requests in sizes:
             for each in (native, parted):
                 each.ask(requests, tokens)  # warm
             before = parted.ask(requests, 2)
-            native_ms, split_ms = [], []
-            for _ in range(rounds):
-                native_ms.append(1e3 * native.ask(requests, tokens)["step"])
-                split_ms.append(1e3 * parted.ask(requests, tokens)["step"])
+            pairs = []
+            for number in range(rounds):
+                ours, other = (cores[0], cores[-1]) if number % 2 == 0 else (cores[-1], cores[0])
+                for pid, core in ((native.pid, ours), (parted.pid, ours), (ffn, other)):
+                    put(pid, core)
+                with Turn(native.pid) as whole:
+                    whole.step = 1e3 * native.ask(requests, tokens)["step"]
+                with Turn(parted.pid, ffn) as split:
+                    split.step = 1e3 * parted.ask(requests, tokens)["step"]
+                pairs.append((whole, split))
             after = parted.ask(requests, 2)
-            exchanges = after["exchanges"] - before["exchanges"]
-            per_step = round(exchanges / (after["steps"] - before["steps"]))
-            yield Row(
-                family,
-                requests,
-                median(native_ms),
-                median(split_ms),
-                1e3 * (after["seconds"] - before["seconds"]) / exchanges,
-                per_step,
-                median(split - whole for whole, split in zip(native_ms, split_ms, strict=True)) / per_step,
-                (min(split_ms) - min(native_ms)) / per_step,
-            )
+            yield summed_up(family, requests, pairs, before, after)
+
+
+def summed_up(
+    family: str,
+    requests: int,
+    pairs: Sequence[tuple[Turn, Turn]],
+    before: Mapping[str, float],
+    after: Mapping[str, float],
+) -> Row:
+    """The figures of one table row; every column but the exchange's and the last of calm pairs where there are any."""
+    calm = undisturbed(pairs)
+    native_ms, split_ms = ([turn.step for turn in side] for side in zip(*(calm or pairs), strict=True))
+    exchanges = after["exchanges"] - before["exchanges"]
+    per_step = round(exchanges / (after["steps"] - before["steps"]))
+    return Row(
+        family,
+        requests,
+        len(calm),
+        median(native_ms),
+        median(split_ms),
+        1e3 * (after["seconds"] - before["seconds"]) / exchanges,
+        per_step,
+        median(split - whole for whole, split in zip(native_ms, split_ms, strict=True)) / per_step,
+        (min(split_ms) - min(native_ms)) / per_step,
+        median(split.step - whole.step for whole, split in pairs) / per_step,
+    )
 
 
 def main() -> None:
@@ -186,7 +220,8 @@ def main() -> None:
     options = parser.parse_args()
     if not options.json:
         print(
-            "family       requests  native ms  split ms  exchange ms  exchanges/step  added ms/exchange  least",
+            "family       requests  turns  native ms  split ms  exchange ms  exchanges/step  added ms/exchange  least"
+            "    all",
             flush=True,
         )
     for family in options.family:
@@ -195,8 +230,9 @@ def main() -> None:
                 print(json.dumps(asdict(row)), flush=True)
             else:
                 print(
-                    f"{row.family:12} {row.requests:8} {row.native:10.2f} {row.split:9.2f} {row.exchange:12.3f}"
-                    f" {row.exchanges_per_step:15} {row.added:18.3f} {row.added_at_least:6.3f}",
+                    f"{row.family:12} {row.requests:8} {row.turns:6} {row.native:10.2f} {row.split:9.2f}"
+                    f" {row.exchange:12.3f} {row.exchanges_per_step:15} {row.added:18.3f} {row.added_at_least:6.3f}"
+                    f" {row.added_all:6.3f}",
                     flush=True,
                 )
 

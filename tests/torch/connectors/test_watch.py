@@ -16,7 +16,7 @@ from afd_connectors.transports.paired.watch import Watch
 class Fake:
     """A peer in memory; busy: a request is there whenever it is asked. blocked: one waits for its announcement."""
 
-    dropped = answering = False
+    dropped = answering = unnoted = False
     interest = staticmethod(lambda: 1)
     polled = 1
 

@@ -121,3 +121,17 @@ def test_each_rank_announces_a_replay_with_its_own_rows(size: int, count: int, s
         exchange.connect(port, 0, rows)
         exchange.replay((count, 7), 3)
         assert port.steps[0].tokens == (rows.count(count), rows.count(7))
+
+
+def test_a_forward_is_announced_when_it_begins_and_again_only_where_it_has_other_rows() -> None:
+    port, exchange = Port(), Exchange()
+    exchange.expect(4)  # before it is connected, as in vLLM's first forward
+    exchange.connect(port, 0, AllRows())
+    hidden, fewer = torch.zeros(4, HIDDEN), torch.zeros(2, HIDDEN)
+    for rows in (hidden, fewer):
+        exchange.expect(4)
+        for layer in range(2):
+            exchange.run(rows, torch.empty_like(rows), layer)
+    exchange.run(hidden, torch.empty_like(hidden), 0)  # one that nobody expected
+    assert [step.tokens for step in port.steps] == [(4,), (4,), (2,), (4,)]
+    assert [step.seq for step in port.steps] == [1, 2, 3, 4]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
@@ -84,7 +84,13 @@ class AttentionPort(Port):
 
 
 class FFNPort(Port):
-    """The FFN role's end; one thread calls recv and send. A peer's failure is logged, never raised."""
+    """The FFN role's end; one thread calls recv and send. A peer's failure is logged, never raised.
+
+    on_step: if set, called within recv when the only attention rank that is connected has announced a step and none of
+    its exchanges is there yet, by transports that learn of it before; meanwhile nothing is received.
+    """
+
+    on_step: Callable[[], None] | None = None
 
     @abstractmethod
     def recv(self, stage: int | None = None, *, wait_s: float) -> Work | None:

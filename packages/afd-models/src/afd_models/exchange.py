@@ -42,7 +42,7 @@ class Exchange:
     """Sends and receives through one port; one forward of the model is one step.
 
     Made before the model (its stand-ins hold it), connected after it: ``connect`` names the first layer that
-    exchanges, at which each step is announced on the control plane with its row count.
+    exchanges, at which each step is announced on the control plane with its row count, unless `expect` did so.
     """
 
     def __init__(self) -> None:
@@ -53,6 +53,7 @@ class Exchange:
         self._kept: dict[int, Kept] = {}
         self._first_layer = 0
         self._step = Step(seq=0, mode=Mode.EAGER, tokens=(0,))
+        self._expected = False
         self._count, self._seconds = 0, 0.0
         _EXCHANGES[self._handle] = self
 
@@ -93,7 +94,10 @@ class Exchange:
         own = self._rows.own(hidden)
         count = own.shape[0]
         if layer == self._first_layer and stage == 0:
-            self._begin(Mode.CAPTURE if _capturing(hidden) else Mode.EAGER, batches.tokens(count))
+            tokens = batches.tokens(count)
+            if not self._expected or tokens != self._step.tokens:
+                self._begin(Mode.CAPTURE if _capturing(hidden) else Mode.EAGER, tokens)
+            self._expected = False
         kept = self._kept.get(layer, NONE)
         if count:
             logits = None if kept.gate is None else self._rows.own(kept.gate(hidden)[0])
@@ -110,6 +114,16 @@ class Exchange:
             torch.add(shared, out, out=out)  # as vLLM adds them
         self._count += stage == len(self._step.tokens) - 1
         self._seconds += time.perf_counter() - started
+
+    def expect(self, rows: int) -> None:
+        """Announces the step of a forward of ``rows`` rows that is about to begin on this thread, eager and unsplit.
+
+        The FFN role is then awake and has taken the announcement in when the first rows come. A forward that turns out
+        to have others is announced again.
+        """
+        if self._port is not None:
+            self._begin(Mode.EAGER, (self._rows.count(rows),))
+            self._expected = True
 
     def replay(self, tokens: tuple[int, ...], exchanges: int) -> None:
         """Announces a step that a graph is about to run with all its ``exchanges``; tokens: padded rows per stage, of

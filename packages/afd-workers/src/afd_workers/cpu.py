@@ -1,14 +1,46 @@
 """The two role workers on vLLM's CPU platform; vLLM loads them by name."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
 from vllm.v1.worker.cpu_worker import CPUWorker
 
+from afd_models.keep import Keep
+from afd_workers import links
 from afd_workers.attention import AttentionRole
 from afd_workers.ffn import FFNRole
+from afd_workers.rehearsal import Rehearsal
+from afd_workers.team import Alone
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from afd_workers.team import Lead
 
 
 class AttentionWorker(AttentionRole, CPUWorker):
-    """Attention on CPU."""
+    """Attention on CPU. A step is announced when its forward begins, so that the FFN rank wakes up meanwhile."""
+
+    def load_model(self, *, load_dummy_weights: bool = False) -> None:
+        """See AttentionRole."""
+        super().load_model(load_dummy_weights=load_dummy_weights)
+        self.get_model().register_forward_pre_hook(self._announce, with_kwargs=True)
+
+    def _announce(self, _model: nn.Module, _given: tuple[object, ...], inputs: Mapping[str, Tensor | None]) -> None:
+        positions = inputs.get("positions")
+        if positions is not None:  # [rows], or [3, rows] where they have three dimensions
+            self._exchange.expect(positions.shape[-1])
 
 
 class FFNWorker(FFNRole, CPUWorker):
     """FFN on CPU."""
+
+    def _rehearsal(self, member: Alone | Lead) -> Rehearsal | None:
+        layer = next((stage.layer for stage in self._stages if stage.sparse), None)
+        if layer is None or not isinstance(member, Alone) or Keep.of(links.section(self.vllm_config)).gate:
+            return None
+        model = self.vllm_config.model_config
+        return Rehearsal(lambda row: member(layer, row), torch.zeros(1, model.get_hidden_size(), dtype=model.dtype))

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from afd_compat.config import Config
     from afd_connectors.ports import Connector
-    from afd_workers.team import Kinds
+    from afd_workers.rehearsal import Rehearsal
+    from afd_workers.team import Alone, Kinds, Lead
 else:
     Native = object
 
@@ -86,7 +87,16 @@ class FFNRole(FixedWeights, Native):
         if isinstance(member, Follower):
             return member
         connector = self._connector(config)
-        return Exchanges(connector.open_ffn(), lambda work: member(work.layer, work.hidden, work.router), member.idle)
+        return Exchanges(
+            connector.open_ffn(),
+            lambda work: member(work.layer, work.hidden, work.router),
+            member.idle,
+            self._rehearsal(member),
+        )
+
+    def _rehearsal(self, member: Alone | Lead) -> Rehearsal | None:  # noqa: ARG002
+        """What this rank does when a step was announced, None for nothing."""
+        return None
 
     def _connector(self, config: Config) -> Connector:
         return links.make_connector(

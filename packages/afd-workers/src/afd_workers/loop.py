@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from afd_connectors.ports import FFNPort, Work
+    from afd_workers.rehearsal import Rehearsal
 
 log = logging.getLogger("afd.workers")
 
@@ -31,13 +32,19 @@ class Source(Protocol):
 class Exchanges:
     """The exchanges that arrive at a port.
 
-    compute: Work -> the stage's output, [rows, hidden]. idle: called when nothing came for IDLE_CHECK_S.
+    compute: Work -> the stage's output, [rows, hidden]. idle: called when nothing came for IDLE_CHECK_S. rehearsal:
+    called when a step was announced and attention works on its first layer.
     """
 
     def __init__(
-        self, port: FFNPort, compute: Callable[[Work], Tensor], idle: Callable[[], None] = lambda: None
+        self,
+        port: FFNPort,
+        compute: Callable[[Work], Tensor],
+        idle: Callable[[], None] = lambda: None,
+        rehearsal: Rehearsal | None = None,
     ) -> None:
         self._port, self._compute, self._idle = port, compute, idle
+        self._rehearsal = port.on_step = rehearsal
 
     def serve_one(self) -> bool:
         """See Source."""
@@ -45,6 +52,8 @@ class Exchanges:
         if work is None:
             self._idle()
         else:
+            if self._rehearsal is not None and self._rehearsal.ended:
+                self._rehearsal.judge()
             self._port.send(work, self._compute(work))
         return True
 

@@ -13,6 +13,7 @@ from afd_connectors.channel import NO_WAIT, SEND_NOW
 from afd_connectors.deadline import Deadline
 from afd_connectors.errors import FrameError, PeerLost
 from afd_connectors.shape import Shape
+from afd_connectors.step import Step
 from afd_connectors.transports.paired.buffers import router_row_bytes
 from afd_connectors.transports.paired.head import decode, reply_to
 from afd_connectors.transports.paired.line import LOOK_S, Line
@@ -36,6 +37,11 @@ class MemoryLine(Line):
         self._expected: dict[int, bytes] = {}
         self._poll = select.poll()
         self._poll.register(self._data, select.POLLIN)
+
+    def announce(self, step: Step) -> None:
+        """See Line."""
+        super().announce(step)
+        self._segment.call()
 
     def request(self, stage: int, head: bytes, rows: memoryview, logits: memoryview | None) -> None:
         """See Line."""

@@ -24,6 +24,7 @@ class MemoryPeer(Peer):
         buffers = [Buffer.over(shape, lane.hidden, lane.router) for lane in self._segment.requests]
         super().__init__(arrival, layout, shape, buffers, set())
         self._lanes: Sequence[tuple[int, Lane]] = tuple(enumerate(self._segment.requests))
+        self._heard = 0
         self._marks = tuple((lane.mark, lane) for lane in self._segment.requests)
 
     @property
@@ -36,6 +37,8 @@ class MemoryPeer(Peer):
         """See Peer."""
         if self._unannounced_since is not None:  # the announcement wakes this side, not the request
             return False
+        if self._segment.calls != self._heard:
+            return True
         for mark, lane in self._marks:  # noqa: SIM110 - asked thousands of times in a row, where a call costs
             if mark[0] != lane.count:
                 return True
@@ -48,6 +51,10 @@ class MemoryPeer(Peer):
 
     def advance(self) -> None:
         """See Peer."""
+        calls = self._segment.calls
+        if calls != self._heard:
+            self._heard = calls
+            self.channel.drain()
         for stage, lane in self._lanes:
             if lane.arrived():
                 head = fields(lane.head())

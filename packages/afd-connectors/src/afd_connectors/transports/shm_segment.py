@@ -17,6 +17,7 @@ from afd_connectors.transports.shm_plan import LINE, Plan
 if TYPE_CHECKING:
     from torch import Tensor
 
+_CALLS = 1  # where attention counts its announcements, in marks, beside what else it writes there
 _ASLEEP = {"attention": 0, "ffn": LINE // 8}  # where each role says so, in marks
 _FENCE = threading.Lock()
 #: These processors keep the order of writes and of reads; only a read may overtake a write before it.
@@ -107,6 +108,15 @@ class Segment:
                 mark, head = plan.line(stage, kind), plan.line(stage, 2 + kind)
                 rows = whole[start : start + shape.hidden_bytes]
                 lanes.append(Lane(view[mark : mark + 8].cast("Q"), view[head : head + HEAD_BYTES], rows, router))
+
+    def call(self) -> None:
+        """Tells an FFN rank that looks here, and at no connection, of something to read on the control connection."""
+        self._marks[_CALLS] += 1
+
+    @property
+    def calls(self) -> int:
+        """How often the attention rank has called."""
+        return self._marks[_CALLS]
 
     def doze(self, role: str, asleep: bool) -> None:
         """Says that `role` waits in a poll and must be woken, or does not any more."""

@@ -24,7 +24,7 @@ class Wakeable:
             return
 
     def stay_awake(self) -> None:
-        """An answer has left, so the next request is near."""
+        """An answer has left or a step was announced, so the next request is near."""
         self._awake_until = time.monotonic() + AWAKE_S
 
     def close(self) -> None:

@@ -67,7 +67,7 @@ class PairedAttentionPort(AttentionPort):
             self._step = step
             for line in self._lines:
                 try:
-                    usable(line).channel.announce(step)
+                    usable(line).announce(step)
                 except FAILURES as error:
                     give_up(line, error)
             self._place.event = Event(Phase.ANNOUNCED, time.monotonic(), step.seq)
@@ -168,7 +168,7 @@ class PairedAttentionPort(AttentionPort):
         if line is None:
             return self._open_or_raise()
         try:
-            line.channel.announce(step)
+            line.announce(step)
             for open_stage in self._layers:
                 pending = self._stages[open_stage]
                 if peer in pending.blocks and peer not in pending.answered:

@@ -83,8 +83,14 @@ class PairedFFNPort(FFNPort):
                     if choice.members:
                         work = batches.take(watch.served, choice.members)
                 if work is not None:
+                    watch.begun = False
                     self._moment = (COMPUTED, time.monotonic(), work.step.seq, work.layer, work.stage)
                     return work
+                if watch.begun:
+                    watch.begun = False
+                    if self.on_step is not None:
+                        self.on_step()
+                        continue
                 if left is None:
                     left = until - time.monotonic()
                     if left < 0.0:

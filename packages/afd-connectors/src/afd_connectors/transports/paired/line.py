@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from afd_connectors.channel import Channel
 from afd_connectors.deadline import Deadline
 from afd_connectors.errors import ConnectorError, DeadlineExceeded, FrameError, PeerLost
+from afd_connectors.step import Step
 from afd_connectors.transports.paired.head import decode, reply_to
 
 if TYPE_CHECKING:
@@ -44,6 +45,10 @@ class Line(ABC):
     def lost(self) -> str | None:
         """Why it cannot be used any more, None while it can."""
         return self.channel.lost if self.broken is None else self.broken.message
+
+    def announce(self, step: Step) -> None:
+        """Tells the FFN rank of a step; PeerLost when it does not take it."""
+        self.channel.announce(step)
 
     @abstractmethod
     def request(self, stage: int, head: bytes, rows: memoryview, logits: memoryview | None) -> None:

@@ -23,7 +23,8 @@ class Peer(Served, ABC):
     """Checks what the rank sends against what it announced; a transport says how bytes come and go.
 
     ready: whole requests by stage; rows: their row counts; buffers: where they lie, by stage; lent: the stages whose
-    buffers a work is being computed from; dropped: no longer served; polled: the interest that is registered.
+    buffers a work is being computed from; unnoted: a step was announced, until whoever watches for it resets this;
+    dropped: no longer served; polled: the interest that is registered.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class Peer(Served, ABC):
         self.ready: dict[int, Ready] = {}
         self.rows: dict[int, int] = {}
         self.step: Step | None = None
+        self.unnoted = False
         self.buffers, self.lent = buffers, lent
         self.polled = int(select.POLLIN)
         self._layout, self._shape = layout, shape
@@ -111,6 +113,7 @@ class Peer(Served, ABC):
         self._expected = (*(self._layout.share(rows) for rows in step.tokens), *unused)
         self._last = [-1] * self._shape.stages
         self.step = step
+        self.unnoted = True
 
     def _announced(self, seq: int) -> bool:
         """Steps and requests travel apart, so a request may be here before its announcement."""

@@ -21,7 +21,8 @@ class Watch(Wakeable):
     """Used by one thread, woken by any.
 
     guests: who is connected, to be set before `look`; served: those of them that were there at the last `look`;
-    in_memory: whether requests arrive without a poll telling.
+    in_memory: whether requests arrive without a poll telling; begun: the only peer announced a step, until the user of
+    this resets it.
     """
 
     guests: Guests[Peer]
@@ -30,6 +31,7 @@ class Watch(Wakeable):
         super().__init__()
         self.served: tuple[Peer, ...] = ()
         self._in_memory = in_memory
+        self.begun = False
         self._poll = select.poll()
         self._poll.register(self._wakes, select.POLLIN)
         self._doors: dict[int, tuple[Peer, bool]] = {}
@@ -97,6 +99,7 @@ class Watch(Wakeable):
         try:
             if not data:
                 peer.channel.drain()
+                self._note_step(peer)
                 if peer.channel.lost is not None:
                     raise PeerLost(peer.channel.lost)
                 return
@@ -104,6 +107,7 @@ class Watch(Wakeable):
                 peer.push()
             if events & _READABLE:
                 peer.hear()
+                self._note_step(peer)
             self._attend(peer)
         except (PeerLost, FrameError) as error:
             self.guests.drop(peer, error.message, offence=isinstance(error, FrameError))
@@ -112,8 +116,15 @@ class Watch(Wakeable):
         """A request that arrived in memory."""
         try:
             peer.advance()
+            self._note_step(peer)
         except (PeerLost, FrameError) as error:
             self.guests.drop(peer, error.message, offence=isinstance(error, FrameError))
+
+    def _note_step(self, peer: Peer) -> None:
+        if peer.unnoted:
+            peer.unnoted = False
+            self.begun = len(self.served) == 1  # where there are others, one of their requests may be near too
+            self.stay_awake()  # its first request is near
 
     def _go_on(self, peer: Peer) -> None:
         """What no poll tells: a request that waited for this side, and answers that are left."""
