@@ -49,9 +49,11 @@ def compared(native: Child, split: Child, ask: Ask) -> bool:
         print(f"{ask.name:24} {'refused' if right else f'NOT refused: {str(other)[:200]}'}", flush=True)
         return right
     one = native.ask(job, LIMIT_S)["answer"]
-    right = one == other and not isinstance(one, str)
-    print(f"{ask.name:24} {'equal' if right else f'DIFFERS: {str(one)[:160]} / {str(other)[:160]}'}", flush=True)
-    return right
+    if isinstance(one, str):
+        print(f"{ask.name:24} NOT ANSWERED natively either: {one[:200]}", flush=True)
+        return False
+    print(f"{ask.name:24} {'equal' if one == other else f'DIFFERS: {str(one)[:160]} / {str(other)[:160]}'}", flush=True)
+    return one == other
 
 
 def run(folder: Path, device: str, *, graphs: bool) -> bool:

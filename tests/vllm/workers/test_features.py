@@ -18,7 +18,7 @@ from tests.support.checkpoints import Checkpoint
 from tests.support.features import Answers, Asking
 from tests.support.servers import OPTIONS, forked, roles, section_of
 from tools import toy_checkpoint
-from tools.asks import LOW, SAMPLING, TEXTS, Ask
+from tools.asks import LOW, SAMPLING, STOPS, TEXTS, Ask
 
 pytestmark = pytest.mark.timeout(600)
 CHUNK = 64
@@ -149,7 +149,7 @@ def test_the_features_had_an_effect(sampled: Compared) -> None:
     found = sampled.split
     first = [prompt["outputs"][0] for prompt in plain(found["stop strings"])]
     assert {each["stop"] for each in first} & set("etao")
-    assert all(each["stop"] in LOW for [each] in (prompt["outputs"] for prompt in plain(found["stop ids"])))
+    assert all(each["stop"] in STOPS for [each] in (prompt["outputs"] for prompt in plain(found["stop ids"])))
     assert all(len({tuple(each["tokens"]) for each in prompt["outputs"]}) == 3 for prompt in plain(found["samples"]))
     assert all(isinstance(json.loads(text)["a"], bool) for text in texts(found["json"]))
     assert all(re.fullmatch("[a-f]{4,9}-[0-9]{3}", text) for text in texts(found["regex"]))
