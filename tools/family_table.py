@@ -31,7 +31,7 @@ attention's" are those [parts of FFNs](placement.md) that attention may keep. "E
 `tests/vllm/workers/test_families.py`: through two engines, eagerly on a CPU, greedy tokens and the log-probabilities of
 every prompt token are those of native vLLM, bit for bit. "And transformers": those log-probabilities are as near to
 transformers in float32 as transformers in bfloat16 is, within a factor of 1.5.
-[Over 200 prompts](benchmarks/agreement-cpu.md) the tokens of all fifteen families with a toy that runs agree, MiniMax-M2's on a GPU.
+[Over 200 prompts](benchmarks/agreement-cpu.md) the tokens of fifteen families are equal, MiniMax-M2's on a GPU.
 
 """
 #: What further tests ran with a toy, beside the shared ones.

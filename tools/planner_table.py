@@ -162,7 +162,7 @@ SHAPE_HEADS = (
 SERVED = f"""## Over HTTP
 
 V2-Lite from measured times, Qwen3-30B-A3B from estimates. One of vLLM's API servers is taken to stream at most
-{FRONT_TOKENS_S:,.0f} tokens a second, or what one did on the host of that run. Tokens per second count a run's beginning
+{FRONT_TOKENS_S:,.0f} tokens a second, or what one did on that run's host. Tokens per second count a run's beginning
 and end, which the planner leaves out; TPOT leaves out most of the prompts' time where all requests begin at once.
 """
 PLANNED = """## Loads for four devices (`bash tools/gpu/run_all.sh four`), and for two
