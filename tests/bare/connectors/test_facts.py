@@ -30,7 +30,7 @@ OTHERS: dict[str, object] = {
     "shared": "attention",
     "dense": "attention",
     "wire_dtype": "fp8",
-    "protocol": 2,
+    "protocol": 3,
 }
 
 json_values = st.recursive(
@@ -74,7 +74,7 @@ def test_wire_round_trip(facts: Facts) -> None:
 
 
 def test_another_protocol_is_refused_by_name() -> None:
-    with pytest.raises(HandshakeRefused, match="protocol: 1 here, 7 there"):
+    with pytest.raises(HandshakeRefused, match="protocol: 2 here, 7 there"):
         Facts.from_wire({"protocol": 7})
 
 

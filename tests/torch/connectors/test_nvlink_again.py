@@ -13,6 +13,7 @@ from afd_connectors.shape import Shape
 from afd_connectors.testing.group import Group, within
 from afd_connectors.transports.nvlink import meeting
 from afd_connectors.transports.nvlink.failed import CallFailed
+from afd_connectors.transports.nvlink.link import Link
 from afd_connectors.transports.nvlink.window import Window
 from tests.support.fake_nvlink import CountedDriver, FakeDriver, FakeNvlink
 from tests.support.stepped import LAYERS, stepped
@@ -113,6 +114,32 @@ def test_an_offer_that_keeps_failing_is_tried_seldom_and_told_once(
         assert len(told) == 2
         assert "CUDA_ERROR_UNKNOWN" in told[1].message
         ffn.close()
+
+
+def test_a_loss_that_another_thread_tells_late_does_not_end_the_new_link(
+    deploy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both links share a window: the end of the first must be told before the second has it, and not after."""
+    real, here, rejoined = Link.lose, threading.current_thread(), threading.Event()
+
+    def lose(link: Link, reason: str) -> None:
+        if threading.current_thread() is not here and link.landing(0, 1) is None:
+            assert rejoined.wait(10)
+        real(link, reason)
+
+    with deploy() as group:
+        group.start_ffn()
+        port = group.open_attention()
+        group.forward(port, 1, 3)
+        monkeypatch.setattr(Link, "lose", lose)
+        group.stop_ffn()
+        assert within(5, lambda: port.peers()[0].state == "lost")
+        group.start_ffn()
+        port.rejoin()
+        rejoined.set()
+        group.forward(port, 2, 4)
+        assert not port.lost()
+        port.witness()()
 
 
 class Counted(CountedDriver):

@@ -9,7 +9,7 @@ from typing import Literal
 from afd_connectors.errors import FrameError, HandshakeRefused, quoted
 from afd_connectors.layout import Role
 
-PROTOCOL = 1
+PROTOCOL = 2  # 1: without wire_dtype
 Value = int | str | tuple[int, ...]
 
 

@@ -47,6 +47,8 @@ class Lines(lines.Lines[Line]):
             line.lost,
             deadline.seconds,
         )
+        # Whoever found it lost may not have told its link yet, which must not end what it shares with the new one.
+        line.hang_up()
         first, *others = self._addresses[line.peer]
         self._addresses[line.peer] = (*others, first)
         if self.replace(line.peer, deadline) is not None:

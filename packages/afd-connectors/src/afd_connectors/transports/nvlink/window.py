@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from afd_connectors.transports.nvlink.driver import Driver
 
 _ENDED_AT, _FOUND_AT, _ERROR_AT = 0, 8, 16
-_EMPTY = 0xFF  # each byte of a unit that is not there, see kernels.cu
+_EMPTY = 0xFF  # each byte of a unit that is not there, see units.cu
 
 
 class Window:
