@@ -29,6 +29,8 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from tools import toy_checkpoint
+from tools.count import count
 from tools.undisturbed import Turn, put, undisturbed
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -136,7 +138,6 @@ def engines(family: str, layers: int, section: Mapping[str, object]) -> Iterator
     from afd_workers.launch.fleet import Fleet
     from afd_workers.launch.plan import Request, split
     from afd_workers.launch.topology import Topology
-    from tools import toy_checkpoint
 
     cores = sorted(os.sched_getaffinity(0))
     with ExitStack() as stack:
@@ -207,17 +208,30 @@ def summed_up(
     )
 
 
+def section(text: str) -> dict[str, object]:
+    """An argparse type: a JSON object."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise argparse.ArgumentTypeError(f"expected a JSON object such as {{}}, found {text[:80]!r}")
+    return found
+
+
 def main() -> None:
     """Prints the table, or with --json one object per row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--family", nargs="+", default=["qwen3-moe", "deepseek-v2"])
-    parser.add_argument("--requests", nargs="+", type=int, default=[1, 8])
-    parser.add_argument("--tokens", type=int, default=12)
-    parser.add_argument("--layers", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--section", type=json.loads, default={}, help="keys of the afd section, as JSON")
+    parser.add_argument("--family", nargs="+", choices=toy_checkpoint.runnable(), default=["qwen3-moe", "deepseek-v2"])
+    parser.add_argument("--requests", nargs="+", type=count, default=[1, 8])
+    parser.add_argument("--tokens", type=count, default=12)
+    parser.add_argument("--layers", type=count, default=16)
+    parser.add_argument("--rounds", type=count, default=40)
+    parser.add_argument("--section", type=section, default={}, help="keys of the afd section, as a JSON object")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if options.tokens < 2:
+        parser.error("argument --tokens: expected at least 2, found 1: the first step computes the prompt")
     if not options.json:
         print(
             "family       requests  turns  native ms  split ms  exchange ms  exchanges/step  added ms/exchange  least"

@@ -35,6 +35,7 @@ from pathlib import Path
 from types import FrameType
 
 from tools import toy_checkpoint
+from tools.count import count
 from tools.gpu import setups
 from tools.gpu.children import Failed
 from tools.gpu.serve_parts import Part, read_part
@@ -55,6 +56,8 @@ def run(trial: Trial, parts: Sequence[Part], file: Path | None, at_once: bool) -
             possible.append(each)
         else:
             print(f"left out: {lacking}", flush=True)
+    if not possible:
+        raise Failed("no part can run here: name others")
     for group in [possible] if at_once else [[each] for each in possible]:
         for each, outcome in _outcomes(trial, group):
             if isinstance(outcome, Outcome):
@@ -97,18 +100,26 @@ def _ended(number: int, _frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
+def read_split(text: str) -> Part:
+    """For argparse."""
+    part = read_part(text)
+    if part.deployment.kind != "split":
+        raise argparse.ArgumentTypeError(f"Expected a split such as 2A2F, found {text!r}: it is compared with native.")
+    return part
+
+
 def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument(
-        "--parts", nargs="+", type=read_part, default=[Part.parse(name) for name in ("2A2F", "3A1F", "1A3F")]
+        "--parts", nargs="+", type=read_split, default=[Part.parse(name) for name in ("2A2F", "3A1F", "1A3F")]
     )
     parser.add_argument(
         "--family", choices=toy_checkpoint.runnable(), default="qwen3-moe", help="of the checkpoint, on a CPU"
     )
-    parser.add_argument("--prompts", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--prompts", type=count, default=8)
+    parser.add_argument("--tokens", type=count, default=48)
     parser.add_argument("--no-kill", dest="kill", action="store_false")
     parser.add_argument("--standby", action="store_true")
     parser.add_argument("--at-once", action="store_true")
@@ -116,6 +127,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     setups.connector_option(parser)
     given = parser.parse_args()
+    if given.json is not None and not given.json.parent.is_dir():  # it is written after minutes
+        parser.error(f"argument --json: expected a file in a folder that exists, found {given.json}")
     signal.signal(signal.SIGTERM, _ended)
     os.environ.setdefault(setups.CONNECTOR, "auto")
     wanted = Wanted(

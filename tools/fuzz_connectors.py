@@ -11,6 +11,7 @@ import argparse
 import collections
 import json
 import logging
+import math
 import os
 import random
 import signal
@@ -290,6 +291,8 @@ def main() -> int:
     parser.add_argument("--part", choices=("ffn", "attack"), help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if not 0 < options.seconds < math.inf:
+        parser.error(f"argument --seconds: expected a number above 0, found {options.seconds:g}")
     if options.part == "ffn":
         serve(options.connector, options.port)
     elif options.part == "attack":

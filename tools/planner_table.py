@@ -46,7 +46,7 @@ The arithmetic, per step of a rank's r requests, with t_a attention's time for t
 
 "Estimated" takes every time from the model's dimensions and the device's rates (`planner/device.py`), which were
 fitted to earlier rows of this very model; "measured times" takes t_a (attention's graph alone on the device), T and
-the hop from the step benchmark, each measured alone in the same session as the steps that they are compared with
+the hop from the step benchmark, each measured alone in the same run as the steps that they are compared with
 (`python -m tools.gpu.bench_step_gpu --rounds 2 --connectors nccl-p2p nvlink --json FILE`, of which nccl-p2p is shown).
 What the host does and the device waits for is in neither: it is what is missing at 512 rows, natively as well.
 """

@@ -42,3 +42,22 @@ def test_a_toy_checkpoint_is_a_folder(below: str, tmp_path: Path) -> None:
     status, error = said("-m", "tools.toy_checkpoint", "qwen3-moe", str(file / below))
     assert status == 2
     assert f"expected a folder to write into, found a file: {file}" in error
+
+
+@pytest.mark.parametrize(
+    ("tool", "option", "found"),
+    [
+        ("tools.bench_topologies", "--prompts=0", "argument --prompts: expected a number of at least 1, found 0"),
+        ("tools.bench_topologies", "--parts=native1", "Expected a split such as 2A2F, found 'native1'"),
+        ("tools.bench_topologies", "--json=nowhere/x.json", "expected a file in a folder that exists, found nowhere"),
+        ("tools.token_agreement", "--tokens=-1", "argument --tokens: expected a number of at least 1, found -1"),
+        ("tools.gpu.bench_serve_gpu", "--concurrency=0", "expected a number of at least 1, found 0"),
+        ("tools.bench_step", "--rounds=0", "argument --rounds: expected a number of at least 1, found 0"),
+        ("tools.bench_step", "--family=nope", "argument --family: invalid choice: 'nope'"),
+        ("tools.bench_step", "--section=[1]", "expected a JSON object such as {}, found '[1]'"),
+    ],
+)
+def test_a_benchmark_says_so_before_it_starts_a_server(tool: str, option: str, found: str) -> None:
+    status, error = said("-m", tool, option)
+    assert status == 2
+    assert found in " ".join(error.split())

@@ -60,7 +60,7 @@ every=()
 for name in "${parts[@]}"; do
     if [ "$name" = four ]; then every+=("${four[@]}"); else every+=("$name"); fi
 done
-times=() # of steps, if they were measured in this session
+times=() # of steps, if they were measured in this run
 [ -s "$AFD_GPU_LOGS/step.json" ] && times=(--times "$AFD_GPU_LOGS/step.json")
 main() {
     for name in "${every[@]}"; do

@@ -6,16 +6,8 @@ python -m tools.toy_checkpoint FAMILY FOLDER [--seed N] [--layers N] [--shards N
 import argparse
 from pathlib import Path
 
+from tools.count import count
 from tools.toy_checkpoint import FAMILIES, make
-
-
-def count(text: str) -> int:
-    """An argparse type: at least 1."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected a number of at least 1, found {text}")
-    return value
-
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("family", choices=sorted(FAMILIES))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import re
 import socket
 import time
 from multiprocessing.synchronize import Event
@@ -90,14 +91,21 @@ def pin(place: int) -> None:
         os.sched_setaffinity(0, {place % len(cores)})
 
 
+_SIZE = re.compile(r"[1-9][0-9]{0,5}x[1-9][0-9]{0,5}")
+
+
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--over", nargs="+", default=["shm", "tcp", *BASELINES])
     parser.add_argument("--rounds", type=int, default=2000)
     parser.add_argument("--turns", type=int, default=1)
-    parser.add_argument("--sizes", nargs="+", default=SIZES)
+    parser.add_argument("--sizes", nargs="+", default=SIZES, help="rows x width, such as 16x7168")
     arguments = parser.parse_args()
+    if min(arguments.rounds, arguments.turns) < 1:
+        parser.error(f"expected at least 1 of rounds and turns, found {arguments.rounds} and {arguments.turns}")
+    if wrong := [size for size in arguments.sizes if not _SIZE.fullmatch(size)]:
+        parser.error(f"argument --sizes: expected rows x width such as 16x7168, found {wrong[0]!r}")
     pin(0)
     print("| bf16 rows x hidden | bytes | over | one way p50 us | one way p99 us |")
     print("|---|---|---|---|---|")

@@ -322,6 +322,19 @@ def test_only_a_regular_file_is_read(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "(not a regular file): download" in capsys.readouterr().err
 
 
+def test_weights_in_place_of_a_config_are_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weights = tmp_path / "model.safetensors"
+    weights.touch()
+    os.truncate(weights, 1 << 40)
+    assert main(["size", str(weights)]) == 2
+    assert "(1,099,511,627,776 bytes, more than 64 MiB): download" in capsys.readouterr().err
+
+
+def test_a_name_that_no_file_can_have(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["size", "x" * 5000]) == 2
+    assert "File name too long" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("text", [None, "{", "[]", "[" * 100_000])
 def test_the_command_says_what_it_needs(text: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if text is not None:

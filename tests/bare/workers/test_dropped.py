@@ -28,6 +28,9 @@ AFD, OTHER = '{"afd": {"role": "ffn"}}', '{"mine": 1}'
         (["vllm", "--additional-config.afd.port", "1239", "--additional-config", AFD], "--additional-config.afd.port"),
         (["vllm", f"--additional-config={AFD}", "--additional_config.mine=1"], "--additional-config.mine"),
         (["vllm", "--additional-config", AFD, "--additional-config", OTHER], "another --additional-config"),
+        (["vllm", "--additional", AFD, "--additional-config", OTHER], "another --additional-config"),
+        (["vllm", "--additional-config", AFD, "--additional_c.mine=1"], "--additional-config.mine"),
+        (["vllm", "--a", AFD, "--additional-config", OTHER], ""),
     ],
 )
 def test_what_vllm_takes_instead_of_a_section(arguments: list[str], beside: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from afd_workers import logs
 
 _OPTION = "--additional-config"
+_SHORTEST = "--ad"  # that vLLM takes for it; several of its options begin with less
 _SECTION = '"afd"'
 
 log = logging.getLogger("afd.workers")
@@ -38,7 +39,8 @@ def beside(arguments: Sequence[str]) -> str:
     for at, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")
         stem, dot, key = name.partition(".")
-        if stem.replace("_", "-") != _OPTION:
+        stem = stem.replace("_", "-")
+        if not (stem.startswith(_SHORTEST) and _OPTION.startswith(stem)):
             continue
         if dot:
             dotted = f"{_OPTION}.{key}"

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Final
+
+_MIB: Final = 1 << 20
+#: What is read here is small; weights that someone names by mistake would fill the memory.
+MOST_BYTES: Final = 64 * _MIB
 
 
 def read(file: Path, expected: str, instead: str) -> object:
@@ -11,7 +16,9 @@ def read(file: Path, expected: str, instead: str) -> object:
     try:
         if file.exists() and not file.is_file():  # a pipe or device may never end
             raise ValueError("not a regular file")
-        found: object = json.loads(file.read_text())
+        if (size := file.stat().st_size) > MOST_BYTES:
+            raise ValueError(f"{size:,} bytes, more than {MOST_BYTES // _MIB} MiB")
+        found: object = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"Expected {expected} ({error}): {instead}.") from error
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -52,7 +53,7 @@ def run(options: argparse.Namespace, _rest: tuple[str, ...]) -> int:
 
 def read_config(model: Path) -> dict[str, object]:
     """The text model's part of a config.json; ValueError where there is none."""
-    file = model / "config.json" if model.is_dir() else model
+    file = model / "config.json" if os.path.isdir(model) else model  # Path.is_dir raises for names that are too long
     config = json_file.read(
         file,
         f"a model's folder or its config.json, found {str(model)!r}",
