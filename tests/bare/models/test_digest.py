@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,18 @@ def test_a_changed_config_counts_and_no_folder_is_fine(tmp_path: Path) -> None:
 def test_a_file_that_is_no_safetensors_is_digested_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"\xff" * 7)
     assert model_digest(CONFIG, tmp_path) != model_digest(CONFIG, None)
+
+
+def test_no_more_is_read_of_a_header_than_the_format_allows(tmp_path: Path) -> None:
+    with (tmp_path / "model.safetensors").open("wb") as stream:
+        stream.write((1 << 62).to_bytes(8, "little"))
+        stream.truncate(1 << 33)
+    tracemalloc.start()
+    try:
+        assert len(model_digest(CONFIG, tmp_path)) == 16
+        assert tracemalloc.get_traced_memory()[1] < 150_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_v2_and_v3_share_one_declaration() -> None:

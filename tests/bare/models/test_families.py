@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -54,6 +55,21 @@ def test_a_checkpoint_is_refused_by_its_config_alone(tmp_path: Path) -> None:
         checkpoint.refuse(str(tmp_path))
     for name in ("someone/model-to-download", "~nouser/x", "m" * 300):
         checkpoint.refuse(name)
+
+
+def test_a_config_is_read_whole_only_if_it_is_a_file_of_a_configs_size(tmp_path: Path) -> None:
+    large, pipe = tmp_path / "large" / "config.json", tmp_path / "pipe" / "config.json"
+    for file in (large, pipe):
+        file.parent.mkdir()
+    with large.open("wb") as stream:
+        stream.truncate(1 << 40)
+    os.mkfifo(pipe)
+    for file, sentence in ((large, r"1,099,511,627,776 bytes, more than 64 MiB"), (pipe, "not a regular file")):
+        checkpoint.refuse(str(file.parent))  # vLLM's to judge
+        with pytest.raises(ValueError, match=rf"^Expected a JSON object in .*, found none \({sentence}\): put [^\n]*$"):
+            checkpoint.check(str(file.parent))
+    for name in ("someone/model-to-download", "~nouser/x", "m" * 300):
+        checkpoint.check(name)
 
 
 def test_a_family_whose_file_imports_what_is_not_there_is_refused(

@@ -289,6 +289,12 @@ def _wheel(folder: Path, text: bytes, method: int = zipfile.ZIP_STORED) -> Path:
     return found
 
 
+def _unpacked(folder: Path, text: bytes) -> Path:
+    (folder / "vllm").mkdir()
+    (folder / "vllm" / "__init__.py").write_bytes(text)
+    return folder
+
+
 def _damaged(folder: Path) -> Path:
     wheel = _wheel(folder, b"A" * 100)
     wheel.write_bytes(wheel.read_bytes().replace(b"A" * 100, b"B" * 100))
@@ -301,10 +307,11 @@ def _damaged(folder: Path) -> Path:
         (_damaged, "Bad CRC-32"),
         (lambda folder: _wheel(folder, b"\xff\xfe"), "can't decode"),
         (lambda folder: _wheel(folder, b" " * (17 << 20), zipfile.ZIP_DEFLATED), "17825792 bytes are no module"),
+        (lambda folder: _unpacked(folder, b" " * (17 << 20)), "17825792 bytes are no module"),
     ],
-    ids=["damaged", "no text", "blown up"],
+    ids=["damaged", "no text", "blown up", "large"],
 )
-def test_a_wheel_that_cannot_be_read_is_one_sentence(make: Callable[[Path], Path], found: str, tmp_path: Path) -> None:
+def test_a_vllm_that_cannot_be_read_is_one_sentence(make: Callable[[Path], Path], found: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=rf"^The text of a module was expected in .*{found}.*get a sound copy\.$"):
         open_tree(make(tmp_path))
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from afd_connectors.ports import AttentionPort, PeerStatus
-from afd_connectors.step import Step
+from afd_connectors.step import Mode, Step
 from afd_models.exchange import Exchange
 from afd_models.kept import Kept
 from afd_models.shares import AllRows, FirstRows, Rows, SharedRows
@@ -135,3 +135,24 @@ def test_a_forward_is_announced_when_it_begins_and_again_only_where_it_has_other
     exchange.run(hidden, torch.empty_like(hidden), 0)  # one that nobody expected
     assert [step.tokens for step in port.steps] == [(4,), (4,), (2,), (4,)]
     assert [step.seq for step in port.steps] == [1, 2, 3, 4]
+
+
+def test_a_forward_without_exchanges_leaves_its_announcement_to_no_other() -> None:
+    port, exchange = Port(), Exchange()
+    exchange.connect(port, 0, AllRows())
+    hidden = torch.zeros(4, HIDDEN)
+    exchange.expect(4)
+    exchange.forget()
+    exchange.run(hidden, torch.empty_like(hidden), 0)
+    exchange.replay((4,), 1)
+    exchange.run(hidden, torch.empty_like(hidden), 0)
+    assert [(step.seq, step.tokens, step.mode) for step in port.steps] == [
+        (1, (4,), Mode.EAGER),
+        (2, (4,), Mode.EAGER),
+        (3, (4,), Mode.REPLAY),
+        (4, (4,), Mode.EAGER),
+    ]
+    exchange.expect(4)
+    exchange.replay((4,), 1)  # a graph instead of the forward that was announced
+    exchange.run(hidden, torch.empty_like(hidden), 0)
+    assert [step.mode for step in port.steps[4:]] == [Mode.EAGER, Mode.REPLAY, Mode.EAGER]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import zipfile
 
 
-#: Bytes of one module of an archive; vLLM's own are below one percent of it.
+#: Bytes of one module; vLLM's own are below one percent of it.
 LARGEST = 16 << 20
 
 
@@ -42,9 +42,7 @@ class Tree:
 def _text(file: Path | zipfile.Path) -> str:
     """Raises ValueError for what is no text of a module, whatever it was damaged or made for."""
     try:
-        if isinstance(file, Path):
-            return file.read_text(encoding="utf-8")
-        size = file.root.getinfo(file.at).file_size
+        size = file.stat().st_size if isinstance(file, Path) else file.root.getinfo(file.at).file_size
         if size > LARGEST:
             raise ValueError(f"{size} bytes are no module")
         return file.read_text(encoding="utf-8")

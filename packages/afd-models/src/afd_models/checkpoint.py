@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import json
+import os
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
+from afd_compat import json_file
 from afd_models.families import find
+
+_INSTEAD: Final = "put the model's own config.json there"
 
 
 def check(model: str) -> None:
     """ValueError when ``model`` is a folder whose config.json is no JSON object, which vLLM says a minute later."""
-    file = Path(model).expanduser() / "config.json"
-    if not file.is_file():
+    file = _config(model)
+    if not os.path.exists(file):  # Path.exists raises for names that are too long
         return
-    try:
-        stated = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        found = f"none ({' '.join(str(error).split())})"
-    else:
-        if isinstance(stated, dict):
-            return
-        found = f"a {type(stated).__name__}"
-    raise ValueError(f"Expected a JSON object in {file}, found {found}: put the model's own config.json there.")
+    stated = json_file.read(file, f"a JSON object in {file}, found none", _INSTEAD)
+    if not isinstance(stated, dict):
+        raise ValueError(f"Expected a JSON object in {file}, found a {type(stated).__name__}: {_INSTEAD}.")
 
 
 def refuse(model: str) -> None:
@@ -45,7 +43,12 @@ def refuse(model: str) -> None:
 
 def _architectures(model: str) -> list[str]:
     try:
-        stated = json.loads((Path(model).expanduser() / "config.json").read_text(encoding="utf-8"))["architectures"]
-    except (OSError, RuntimeError, ValueError, KeyError, TypeError):  # RuntimeError: a home that is not there, or depth
+        stated = json_file.read(_config(model), "a model's config.json", _INSTEAD)
+    except ValueError:
         return []
-    return [arch for arch in stated if isinstance(arch, str)] if isinstance(stated, list) else []
+    named = stated.get("architectures") if isinstance(stated, dict) else None
+    return [arch for arch in named if isinstance(arch, str)] if isinstance(named, list) else []
+
+
+def _config(model: str) -> Path:
+    return Path(os.path.expanduser(model), "config.json")  # Path.expanduser raises for a home that is not there

@@ -12,6 +12,8 @@ from pathlib import Path
 _IGNORED = frozenset({"_name_or_path", "transformers_version", "architectures"})
 _SAMPLES = 16
 _SAMPLE_BYTES = 4096
+#: The most that the format lets a file's header take; what says more is no such file.
+_HEADER_BYTES = 100_000_000
 
 
 def model_digest(config: Mapping[str, object], folder: Path | None) -> str:
@@ -33,7 +35,7 @@ def _samples(file: Path) -> Iterator[bytes]:
     size = file.stat().st_size
     yield size.to_bytes(8, "little")
     with file.open("rb") as stream:
-        length = min(int.from_bytes(stream.read(8), "little"), size)
+        length = min(int.from_bytes(stream.read(8), "little"), size, _HEADER_BYTES)
         yield stream.read(length)  # the header: names, dtypes and shapes of all tensors
         for index in range(_SAMPLES):
             stream.seek(length + (size - length) * index // _SAMPLES, os.SEEK_SET)

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from afd_workers import json_file
+from afd_compat import json_file
 
 if TYPE_CHECKING:
     from afd_compat.source import Tree

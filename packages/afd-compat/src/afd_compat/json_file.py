@@ -20,5 +20,5 @@ def read(file: Path, expected: str, instead: str) -> object:
             raise ValueError(f"{size:,} bytes, more than {MOST_BYTES // _MIB} MiB")
         found: object = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"Expected {expected} ({error}): {instead}.") from error
+        raise ValueError(f"Expected {expected} ({' '.join(str(error).split())}): {instead}.") from error
     return found
