@@ -29,6 +29,7 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from afd_workers.launch.guard import guarded
 from tools import toy_checkpoint
 from tools.count import count
 from tools.undisturbed import Turn, put, undisturbed
@@ -66,7 +67,7 @@ class Engine:
         command = ["taskset", "-c", str(core), sys.executable, __file__, "--engine", str(model), json.dumps(additional)]
         with log.open("w") as stream:
             self._process = subprocess.Popen(
-                command,
+                guarded(command),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stream,

@@ -8,19 +8,17 @@ the other side.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import json
 import multiprocessing.context
 import os
 import runpy
 import select
-import signal
 import sys
 from dataclasses import dataclass
 from typing import TextIO
 
-from afd_workers.launch.guard import adopt_orphans
+from afd_workers.launch.guard import adopt_orphans, follow
 from tests.support import netns
 
 #: What a server or an engine imports before it has read its model, as far as it does without options.
@@ -35,7 +33,6 @@ IMPORTED = (
     "uvloop",
 )
 _LOOK_S = 0.05
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +75,7 @@ def _serve(replies: TextIO) -> Job | None:
             pid = os.fork()
             if pid == 0:
                 replies.close()
-                ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-                return Job(**json.loads(line)) if os.getppid() == ours else None
+                return Job(**json.loads(line)) if follow(ours) else None
             replies.write(json.dumps({"started": pid}) + "\n")
         with contextlib.suppress(ChildProcessError):
             while (found := os.waitpid(-1, os.WNOHANG)) != (0, 0):

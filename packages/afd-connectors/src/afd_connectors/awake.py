@@ -25,6 +25,11 @@ _slow_waits = 0
 _crowded_until = 0.0
 
 
+def crowded() -> bool:
+    """Whether others have been seen to want this processor of late, so that only work is worth its time."""
+    return time.monotonic() < _crowded_until
+
+
 def awake(look: Callable[[], T | None], until: float, looks: int = 1) -> T | None:
     """What ``look`` finds before time.monotonic() reaches ``until``, else None; lets others run after every ``looks``.
 
@@ -32,7 +37,7 @@ def awake(look: Callable[[], T | None], until: float, looks: int = 1) -> T | Non
     """
     global _crowded_until, _slow_waits
     now = time.monotonic()
-    if now < _crowded_until:
+    if now < _crowded_until:  # not `crowded`, whose call takes longer than a look
         return look()
     slow = False
     while now < until:

@@ -94,9 +94,9 @@ class Exchange:
         own = self._rows.own(hidden)
         count = own.shape[0]
         if layer == self._first_layer and stage == 0:
-            tokens = batches.tokens(count)
-            if not self._expected or tokens != self._step.tokens:
-                self._begin(Mode.CAPTURE if _capturing(hidden) else Mode.EAGER, tokens)
+            tokens, mode = batches.tokens(count), Mode.CAPTURE if _capturing(hidden) else Mode.EAGER
+            if not self._expected or (mode, tokens) != (self._step.mode, self._step.tokens):
+                self._begin(mode, tokens)
             self._expected = False
         kept = self._kept.get(layer, NONE)
         if count:
@@ -119,11 +119,15 @@ class Exchange:
         """Announces the step of a forward of ``rows`` rows that is about to begin on this thread, eager and unsplit.
 
         The FFN role is then awake and has taken the announcement in when the first rows come. A forward that turns out
-        to have others is announced again.
+        to have others is announced again; when it ends, exchanges or none, call `forget`.
         """
         if self._port is not None:
             self._begin(Mode.EAGER, (self._rows.count(rows),))
             self._expected = True
+
+    def forget(self) -> None:
+        """The forward that `expect` announced is over: one that nobody announced does not pass for it."""
+        self._expected = False
 
     def replay(self, tokens: tuple[int, ...], exchanges: int) -> None:
         """Announces a step that a graph is about to run with all its ``exchanges``; tokens: padded rows per stage, of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,7 +28,9 @@ class AttentionWorker(AttentionRole, CPUWorker):
     def load_model(self, *, load_dummy_weights: bool = False) -> None:
         """See AttentionRole."""
         super().load_model(load_dummy_weights=load_dummy_weights)
-        self.get_model().register_forward_pre_hook(self._announce, with_kwargs=True)
+        model = self.get_model()
+        model.register_forward_pre_hook(self._announce, with_kwargs=True)
+        model.register_forward_hook(lambda *_: self._exchange.forget(), always_call=True)
 
     def _announce(self, _model: nn.Module, _given: tuple[object, ...], inputs: Mapping[str, Tensor | None]) -> None:
         positions = inputs.get("positions")
@@ -39,8 +42,10 @@ class FFNWorker(FFNRole, CPUWorker):
     """FFN on CPU."""
 
     def _rehearsal(self, member: Alone | Lead) -> Rehearsal | None:
-        layer = next((stage.layer for stage in self._stages if stage.sparse), None)
-        if layer is None or not isinstance(member, Alone) or Keep.of(links.section(self.vllm_config)).gate:
+        first = next((stage.layer for stage in self._stages if stage.sparse), None)
+        if first is None or not isinstance(member, Alone) or Keep.of(links.section(self.vllm_config)).gate:
             return None
         model = self.vllm_config.model_config
-        return Rehearsal(lambda row: member(layer, row), torch.zeros(1, model.get_hidden_size(), dtype=model.dtype))
+        row = torch.zeros(1, model.get_hidden_size(), dtype=model.dtype)
+        following = {stage.layer: after.layer for stage, after in pairwise(self._stages)}
+        return Rehearsal(member, row, first, following)

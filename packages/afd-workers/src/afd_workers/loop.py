@@ -33,7 +33,7 @@ class Exchanges:
     """The exchanges that arrive at a port.
 
     compute: Work -> the stage's output, [rows, hidden]. idle: called when nothing came for IDLE_CHECK_S. rehearsal:
-    called when a step was announced and attention works on its first layer.
+    what is computed meanwhile.
     """
 
     def __init__(
@@ -48,14 +48,28 @@ class Exchanges:
 
     def serve_one(self) -> bool:
         """See Source."""
-        work = self._port.recv(wait_s=IDLE_CHECK_S)
+        work = self._port.recv(wait_s=IDLE_CHECK_S) if self._rehearsal is None else self._rehearsing(self._rehearsal)
         if work is None:
             self._idle()
         else:
-            if self._rehearsal is not None and self._rehearsal.ended:
-                self._rehearsal.judge()
             self._port.send(work, self._compute(work))
+            if self._rehearsal is not None:
+                self._rehearsal.answered(work.layer)
         return True
+
+    def _rehearsing(self, rehearsal: Rehearsal) -> Work | None:
+        """The next exchange; while it is not there yet, a stage is rehearsed where there is time for one."""
+        work, late, spare_s = None, False, rehearsal.spare_s()
+        if spare_s is not None:
+            work = self._port.recv(wait_s=spare_s)
+            if work is None and rehearsal.between():
+                work = self._port.recv(wait_s=0.0)
+                late = work is not None
+        if work is None:
+            work = self._port.recv(wait_s=IDLE_CHECK_S)
+        if work is not None:
+            rehearsal.arrived(work.step.seq, late=late)
+        return work
 
     def close(self) -> None:
         """See Source."""
