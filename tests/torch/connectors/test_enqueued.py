@@ -20,7 +20,7 @@ from afd_connectors.testing.group import Group, within
 from afd_connectors.transports.enqueued.lines import Lines
 from tests.support.fake_nccl import FakeNccl, FakeP2p
 from tests.support.fake_nvlink import FakeMoves, FakeNvlink
-from tests.support.stepped import LAYERS, next_step, run_all, serve, stepped
+from tests.support.stepped import LAYERS, abandoned, begun, next_step, run_all, serve, stepped
 
 
 @pytest.fixture
@@ -145,9 +145,7 @@ def test_an_ffn_rank_that_ends_in_a_step_voids_it_within_the_limit(deploy) -> No
         ffn = stepped(group)
         port = group.open_attention()
         assert isinstance(port, DeviceAttentionPort)
-        step = Step(1, Mode.EAGER, (4,))
-        port.begin(step)
-        port.send(step, 0, group.rows(4))
+        step = begun(group, port)
         threading.Timer(0.2, ffn.close).start()
         began = time.monotonic()
         check = port.witness()
@@ -203,9 +201,7 @@ def test_a_void_step_is_run_again_on_a_standby(deploy) -> None:
         other.settings = replace(other.settings, port=place)
         ffn = stepped(group)
         port = group.open_attention()
-        step = Step(1, Mode.EAGER, (4,))
-        port.begin(step)
-        port.send(step, 0, group.rows(4))
+        step = begun(group, port)
         other.start_ffn()
         ffn.close()
         port.recv(step, 0, group.rows(4))
@@ -223,10 +219,7 @@ def test_a_void_step_is_run_again_on_a_standby(deploy) -> None:
 def test_a_rank_that_stays_away_is_an_error_in_time(deploy) -> None:
     with deploy() as group:
         group.limits(recovery_timeout_s=1.0)
-        group.start_ffn()
-        port = group.open_attention()
-        group.stop_ffn()
-        assert within(5, port.lost)
+        port = abandoned(group)
         began = time.monotonic()
         with pytest.raises(PeerLost, match=r"did not reach FFN rank 0 at .* within 1 s"):
             port.rejoin()
@@ -238,9 +231,7 @@ def test_a_rank_that_lives_and_does_not_answer_is_lost_in_time(deploy) -> None:
         group.limits(timeout_s=1.2)
         ffn = stepped(group)
         port = group.open_attention()
-        step = Step(1, Mode.EAGER, (4,))
-        port.begin(step)
-        port.send(step, 0, group.rows(4))
+        step = begun(group, port)
         time.sleep(1.5)
         assert not port.lost()  # nobody waits for the device yet
         began = time.monotonic()
@@ -284,9 +275,7 @@ def test_answers_must_fit(deploy) -> None:
     with deploy() as group:
         ffn = stepped(group)
         port = group.open_attention()
-        step = Step(1, Mode.EAGER, (4,))
-        port.begin(step)
-        port.send(step, 0, group.rows(4))
+        step = begun(group, port)
         gathered = next_step(ffn)
         work = ffn.take(gathered, 0, 0)
         assert work is not None

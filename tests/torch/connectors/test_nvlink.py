@@ -16,7 +16,7 @@ from afd_connectors.transports.nvlink.failed import FOR_GOOD, CallFailed
 from afd_connectors.transports.nvlink.link import Link
 from afd_connectors.transports.nvlink.moves import Part
 from tests.support.fake_nvlink import CountedDriver, FakeDriver, FakeMoves, FakeNvlink
-from tests.support.stepped import LAYERS, next_step, serve, stepped
+from tests.support.stepped import LAYERS, begun, next_step, serve, stepped
 
 WIDE = 4096
 
@@ -61,9 +61,7 @@ def test_a_peer_that_was_given_up_writes_to_nobody(deploy) -> None:
         group.limits(timeout_s=0.3)
         ffn = stepped(group)
         port = group.open_attention()
-        step = Step(1, Mode.EAGER, (4,))
-        port.begin(step)
-        port.send(step, 0, group.rows(4))
+        step = begun(group, port)
         gathered = next_step(ffn)
         old = gathered.members[0].epoch
         work = ffn.take(gathered, 0, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -16,7 +17,7 @@ from afd_connectors.transports.nvlink.failed import CallFailed
 from afd_connectors.transports.nvlink.link import Link
 from afd_connectors.transports.nvlink.window import Window
 from tests.support.fake_nvlink import CountedDriver, FakeDriver, FakeNvlink
-from tests.support.stepped import LAYERS, stepped
+from tests.support.stepped import LAYERS, abandoned, stepped
 
 
 @pytest.fixture
@@ -71,10 +72,7 @@ def test_a_mapping_that_fails_for_now_is_tried_again_at_a_rejoin(deploy, failure
 def test_a_mapping_that_keeps_failing_ends_with_the_deadline_and_its_reason(deploy, failures: Failures) -> None:
     with deploy() as group:
         group.limits(recovery_timeout_s=0.5)
-        group.start_ffn()
-        port = group.open_attention()
-        group.stop_ffn()
-        assert within(5, port.lost)
+        port = abandoned(group)
         failures.left = 10_000
         group.start_ffn()
         with pytest.raises(PeerLost, match="cuMemImportFromShareableHandle failed: CUDA_ERROR_OUT_OF_MEMORY"):
@@ -83,10 +81,7 @@ def test_a_mapping_that_keeps_failing_ends_with_the_deadline_and_its_reason(depl
 
 def test_a_mapping_that_can_never_be_ends_a_rejoin_at_once(deploy, failures: Failures) -> None:
     with deploy() as group:
-        group.start_ffn()
-        port = group.open_attention()
-        group.stop_ffn()
-        assert within(5, port.lost)
+        port = abandoned(group)
         failures.left, failures.code = 10_000, "CUDA_ERROR_NOT_SUPPORTED"
         group.start_ffn()
         begun = time.monotonic()
@@ -174,20 +169,13 @@ def test_a_window_offered_after_the_close_does_not_stay(
     with deploy() as group:
         group.limits(join_timeout_s=2.0)
         ffn = stepped(group)
-        outcome: list[BaseException] = []
-
-        def join() -> None:
-            try:
-                group.open_attention()
-            except (DeadlineExceeded, HandshakeRefused) as error:
-                outcome.append(error)
-
-        joining = threading.Thread(target=join)
-        joining.start()
-        assert arrived.wait(5)
-        ffn.close()
-        closed.set()
-        joining.join(10)
+        with ThreadPoolExecutor(1) as pool:
+            joining = pool.submit(group.open_attention)
+            assert arrived.wait(5)
+            ffn.close()
+            closed.set()
+            error = joining.exception(10)
+            assert error is None or isinstance(error, DeadlineExceeded | HandshakeRefused)
     assert within(5, lambda: not counted.held)
 
 
@@ -207,26 +195,13 @@ def test_a_window_accepted_after_the_close_does_not_stay(
     rejoining: list[bool] = []
     monkeypatch.setattr(meeting, "accept", accept)
     with deploy() as group:
-        group.start_ffn()
-        port = group.open_attention()
-        group.stop_ffn()
-        assert within(5, port.lost)
+        port = abandoned(group)
         group.start_ffn()
         rejoining.append(True)
-        ended: list[BaseException] = []
-
-        def rejoin() -> None:
-            try:
-                port.rejoin()
-            except Exception as error:  # noqa: BLE001 - looked at below
-                ended.append(error)
-
-        thread = threading.Thread(target=rejoin)
-        thread.start()
-        assert meeting_now.wait(5)
-        port.close()
-        closed.set()
-        thread.join(10)
-        assert not thread.is_alive()
-        assert "closed" in str(ended[0])
+        with ThreadPoolExecutor(1) as pool:
+            again = pool.submit(port.rejoin)
+            assert meeting_now.wait(5)
+            port.close()
+            closed.set()
+            assert "closed" in str(again.exception(10))
     assert within(5, lambda: not counted.held)

@@ -59,6 +59,7 @@ class EnqueuedFFNPort(SteppedFFNPort):
         self._event = Event(Phase.OPENED, time.monotonic())
         self._companions: tuple[int, ...] = ()
         self._planned: tuple[Gathered, dict[int, Batch]] | None = None
+        self._out: dict[int, tuple[Batch, int]] = {}  # by stage: what has no answer yet, and its layer
         self._using, self._user = threading.RLock(), User()
         self._hearing = Hearing()
         self._guests = self._hearing.guests = Guests(layout, settings.timeout_s, self._seat, self._hearing.wake)
@@ -111,22 +112,25 @@ class EnqueuedFFNPort(SteppedFFNPort):
         if router is not None:
             blocks.append(Block(router.data_ptr(), router.shape[1] * router.element_size(), True))
         batch.issue(self._carrier.recv, blocks, layer, stage, self._fail)
+        self._out[stage] = batch, layer
         step = gathered.members[0].step
         self._event = Event(Phase.COMPUTED, time.monotonic(), step.seq, layer, stage)
         return Work(step, layer, stage, room[: batch.rows], router, batch)
 
     def send(self, work: Work, out: Tensor) -> None:
         """See FFNPort."""
-        batch = work.ticket
-        if not isinstance(batch, Batch):
-            raise ValueError(f"send needs a work of this port, found {work.ticket!r}.")
+        batch, layer = self._out.get(work.stage, (None, None))
+        if batch is None or batch is not work.ticket or layer != work.layer:
+            raise ValueError(f"send needs a work of this port that has no answer yet, found {work.ticket!r}.")
         expected = (batch.rows, self._shape.hidden)
         if out.shape != expected or out.dtype is not self._dtype:
             raise ValueError(
                 f"the answer must be {list(expected)} {self._shape.dtype}, found {list(out.shape)} {out.dtype}."
             )
-        block = Block(out.contiguous().data_ptr(), self._shape.row_bytes)
+        rows = out.contiguous()  # held until its copy is enqueued
+        block = Block(rows.data_ptr(), self._shape.row_bytes)
         batch.issue(self._carrier.send, (block,), work.layer, work.stage, self._fail)
+        del self._out[work.stage]
         self._event = Event(Phase.ANSWERED, time.monotonic(), work.step.seq, work.layer, work.stage)
 
     def epochs(self) -> Mapping[int, int]:

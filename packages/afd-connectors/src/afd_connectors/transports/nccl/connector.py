@@ -21,12 +21,12 @@ class NcclP2p(Connector):
     ranks that were served with the last one (default 1). Ports belong to the CUDA device that is current on the
     thread that opens them.
 
-    It does not claim "reconnect": a lost FFN rank voids the step, which the user of the port repeats as a whole, see
-    DeviceAttentionPort.
+    A lost FFN rank voids the step, which the user of the port repeats as a whole once the same port has joined its
+    successor, see DeviceAttentionPort.
     """
 
     name: ClassVar[str] = "nccl-p2p"
-    features: ClassVar[frozenset[str]] = frozenset({"graph", "router", "variable_tokens"})
+    features: ClassVar[frozenset[str]] = frozenset({"graph", "router", "variable_tokens", "reconnect"})
     devices: ClassVar[frozenset[str]] = frozenset({"cuda"})
     reach: ClassVar[Reach] = "network"
 

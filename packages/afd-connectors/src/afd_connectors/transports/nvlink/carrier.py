@@ -74,7 +74,7 @@ class NvlinkCarrier:
             self._open_or_raise()
             return Link(window, self._limit_s, self._rooms(window), self._retire)
         except BaseException:
-            window.free()
+            _free([window])
             raise
 
     def accept(self, data: socket.socket, peer: int, deadline: Deadline) -> Link:
@@ -123,8 +123,7 @@ class NvlinkCarrier:
         if not (quiet and self._idle(CLOSE_S)):
             log.warning("the memory of %d peers may still be used and stays until this process ends", len(windows))
             return
-        for window in windows:
-            window.free()
+        _free(windows)
 
     def _idle(self, limit_s: float) -> bool:
         """Waits at most `limit_s` seconds until the device has done all that it was given; whether that is so."""
@@ -195,10 +194,16 @@ class NvlinkCarrier:
     def _collect(self) -> None:
         """Gives back what the device is past."""
         with self._lock:
-            kept = []
-            for window, done in self._retired:
-                if done():
-                    window.free()
-                else:
-                    kept.append((window, done))
-            self._retired = kept
+            past = [done() for _, done in self._retired]
+            windows = [window for (window, _), over in zip(self._retired, past, strict=True) if over]
+            self._retired = [pair for pair, over in zip(self._retired, past, strict=True) if not over]
+        _free(windows)
+
+
+def _free(windows: Sequence[Window]) -> None:
+    """Each once, whatever becomes of the others; what CUDA does not take back is told, and hinders no peer."""
+    for window in windows:
+        try:
+            window.free()
+        except ConnectorError as error:
+            log.warning("memory of a peer could not be given back and stays until this process ends: %s", error)

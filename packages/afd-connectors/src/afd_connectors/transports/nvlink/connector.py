@@ -37,12 +37,12 @@ class Nvlink(Connector):
     host and in one network namespace, and each device must be able to map the other's memory. Ports belong to the CUDA
     device that is current on the thread that opens them.
 
-    It does not claim "reconnect": a lost FFN rank voids the step, which the user of the port repeats as a whole, see
-    DeviceAttentionPort.
+    A lost FFN rank voids the step, which the user of the port repeats as a whole once the same port has joined its
+    successor, see DeviceAttentionPort.
     """
 
     name: ClassVar[str] = "nvlink"
-    features: ClassVar[frozenset[str]] = frozenset({"graph", "router", "variable_tokens"})
+    features: ClassVar[frozenset[str]] = frozenset({"graph", "router", "variable_tokens", "reconnect"})
     devices: ClassVar[frozenset[str]] = frozenset({"cuda"})
     reach: ClassVar[Reach] = "host"
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+from functools import partial
 from typing import TYPE_CHECKING
 
 from afd_connectors.errors import ConnectorError
 from afd_connectors.shape import Shape
+from afd_connectors.transports.nvlink.held import Held
 from afd_connectors.transports.nvlink.moves import Part, head_of
 from afd_connectors.transports.nvlink.sizes import (
     COUNTS,
@@ -25,7 +27,16 @@ if TYPE_CHECKING:
     from afd_connectors.transports.nvlink.driver import Driver
 
 _ENDED_AT, _FOUND_AT, _ERROR_AT = 0, 8, 16
+_MINE, _THEIRS, _COUNTS, _STATUS = "my memory", "the peer's memory", "counts", "status"
 _EMPTY = 0xFF  # each byte of a unit that is not there, see units.cu
+
+
+def _at(name: str) -> str:
+    """The addresses of a memory."""
+    return f"addresses of {name}"
+
+
+_ALL = (_MINE, _THEIRS, _at(_MINE), _at(_THEIRS), _COUNTS, _STATUS)
 
 
 class Window:
@@ -39,23 +50,25 @@ class Window:
         self._driver, self.slots = driver, slots or Slots.of(shape)
         self._row_bytes = shape.row_bytes
         self._counts_bytes = 2 * self.slots.number * COUNTS * 4 + OVER_BYTES
-        self._mine, self._theirs, self._counts, self._status = self._made_room()
+        self._held = Held()
+        try:
+            self._mine, self._theirs = (self._room(name) for name in (_MINE, _THEIRS))
+            self._counts = driver.own(self._counts_bytes)
+            self._held.keep(_COUNTS, partial(driver.free, self._counts))
+            self._status = driver.host(STATUS_BYTES)
+            self._held.keep(_STATUS, partial(driver.free_host, self._status))
+        except ConnectorError:
+            with contextlib.suppress(ConnectorError):  # what cannot be given back now is told by what failed before
+                self._held.give_back(*_ALL)
+            raise
         self._made: int | None = None
-        self._placed = False
 
-    def _made_room(self) -> tuple[int, int, int, int]:
-        """All or nothing."""
-        with contextlib.ExitStack() as undo:
-            size = self.slots.total
-            places = [self._driver.reserve(size)]
-            undo.callback(self._driver.release, places[0], size)
-            places.append(self._driver.reserve(size))
-            undo.callback(self._driver.release, places[1], size)
-            counts = self._driver.own(self._counts_bytes)
-            undo.callback(self._driver.free, counts)
-            status = self._driver.host(STATUS_BYTES)
-            undo.pop_all()
-        return places[0], places[1], counts, status
+    def _room(self, name: str) -> int:
+        """Addresses, which go once nothing is placed at them."""
+        size = self.slots.total
+        address = self._driver.reserve(size)
+        self._held.keep(_at(name), partial(self._driver.release, address, size), after=name)
+        return address
 
     def make(self) -> int:
         """New memory for a new peer to write to; a descriptor of it, to be closed. What is placed stays for now."""
@@ -69,17 +82,24 @@ class Window:
         theirs = self._driver.adopt(descriptor)
         try:
             self.empty()
-            self._driver.place(self._mine, self.slots.total, self._made)
             try:
-                self._driver.place(self._theirs, self.slots.total, theirs)
+                self._place(_MINE, self._mine, self._made)
+                self._place(_THEIRS, self._theirs, theirs)
             except ConnectorError:
-                self._driver.detach(self._mine, self.slots.total)
+                with contextlib.suppress(ConnectorError):  # the next try empties it
+                    self.empty()
                 raise
-            self._placed = True
         finally:
-            self._driver.drop(theirs)
-            self.forget()
+            try:
+                self._driver.drop(theirs)
+            finally:
+                self.forget()
         self.restart()
+
+    def _place(self, name: str, address: int, memory: int) -> None:
+        size = self.slots.total
+        self._driver.place(address, size, memory)
+        self._held.keep(name, partial(self._driver.detach, address, size))
 
     def restart(self) -> None:
         """Nothing came and nothing went yet."""
@@ -91,26 +111,23 @@ class Window:
 
     def forget(self) -> None:
         """Lets go of what was made for a peer that did not come."""
-        if self._made is not None:
-            self._driver.drop(self._made)
-        self._made = None
+        made, self._made = self._made, None
+        if made is not None:
+            self._driver.drop(made)
 
     def empty(self) -> None:
-        """Gives the memory back, not the addresses; nothing on the device may use it."""
-        if self._placed:
-            self._driver.detach(self._mine, self.slots.total)
-            self._driver.detach(self._theirs, self.slots.total)
-        self._placed = False
+        """Gives the memory back, not the addresses; nothing on the device may use it. ConnectorError where some could
+        not be; the next call tries that alone.
+        """
+        self._held.give_back(_MINE, _THEIRS)
 
     def free(self) -> None:
-        """Gives everything back."""
-        self.forget()
-        self.empty()
-        self._driver.release(self._mine, self.slots.total)
-        self._driver.release(self._theirs, self.slots.total)
-        self._driver.free(self._counts)
-        status, self._status = self._status, 0
-        self._driver.free_host(status)
+        """Gives everything back; as of `empty`."""
+        self._status = 0
+        try:
+            self.forget()
+        finally:
+            self._held.give_back(*_ALL)
 
     def outgoing(self, start: int, rows: int, layer: int, stage: int, logits: int = 0) -> Part:
         """A message of rows that lie at `start`; logits: bytes of a row, if these are rows of router logits."""
