@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 
-from afd_connectors.step import Step
+from afd_connectors.step import Mode, Step
 from afd_connectors.stepped import DeviceAttentionPort, Gathered, SteppedFFNPort
-from afd_connectors.testing.group import Group, answer_of
+from afd_connectors.testing.group import Group, answer_of, within
 
 LAYERS = 3
 
@@ -14,6 +14,24 @@ LAYERS = 3
 def stepped(group: Group) -> SteppedFFNPort:
     port = group.build("ffn").open_ffn()
     assert isinstance(port, SteppedFFNPort)
+    return port
+
+
+def begun(group: Group, port: DeviceAttentionPort) -> Step:
+    """A step of four rows, whose first layer's are on their way."""
+    step = Step(1, Mode.EAGER, (4,))
+    port.begin(step)
+    port.send(step, 0, group.rows(4))
+    return step
+
+
+def abandoned(group: Group) -> DeviceAttentionPort:
+    """A port whose FFN rank was there and is gone, which it knows."""
+    group.start_ffn()
+    port = group.open_attention()
+    assert isinstance(port, DeviceAttentionPort)
+    group.stop_ffn()
+    assert within(5, port.lost)
     return port
 
 

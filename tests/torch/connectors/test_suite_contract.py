@@ -10,7 +10,7 @@ import pytest
 from afd_connectors import registry
 from afd_connectors.ports import FEATURES
 from afd_connectors.testing import ConnectorSuite
-from afd_connectors.testing.clauses import NOT_APPLICABLE, PROCESSES, abilities, standard_tests
+from afd_connectors.testing.clauses import BLOCKING, NOT_APPLICABLE, PROCESSES, abilities, standard_tests
 from afd_connectors.transports.loopback import Loopback
 
 pytest_plugins = ["pytester"]
@@ -34,12 +34,20 @@ class Network(Loopback):
     features = frozenset({"variable_tokens", "reconnect"})
 
 
+class Device(Loopback):
+    """One whose calls only enqueue, whether it holds or not."""
+
+    name = "device"
+    reach = "host"
+    features = frozenset({"variable_tokens", "reconnect", "graph"})
+
+
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes both known to the registry."""
-    for connector in (Threads, Network):
+    """Makes them known to the registry."""
+    for connector in (Threads, Network, Device):
         monkeypatch.setitem(registry.BUILTIN, connector.name, f"{__name__}:{connector.__name__}")
-    loaded = {connector.name: connector for connector in (Threads, Network)}
+    loaded = {connector.name: connector for connector in (Threads, Network, Device)}
     native = registry.find
     monkeypatch.setattr(registry, "find", lambda name: loaded.get(name) or native(name))
 
@@ -52,7 +60,7 @@ def test_every_clause_has_a_test_and_every_test_a_clause() -> None:
 
 
 def test_needs_are_declarable() -> None:
-    assert {need for quoted in QUOTED.values() if quoted for need in quoted.needs} <= FEATURES | {PROCESSES}
+    assert {need for quoted in QUOTED.values() if quoted for need in quoted.needs} <= FEATURES | {PROCESSES, BLOCKING}
 
 
 @pytest.mark.parametrize("name", sorted(set(registry.BUILTIN) - {"loopback"}))
@@ -62,8 +70,9 @@ def test_built_in_transports_declare_that_roles_are_processes(name: str) -> None
 
 
 def test_abilities() -> None:
-    assert abilities(Threads) == {"variable_tokens"}
-    assert abilities(Network) == {"variable_tokens", "reconnect", PROCESSES}
+    assert abilities(Threads) == {"variable_tokens", BLOCKING}
+    assert abilities(Network) == {"variable_tokens", "reconnect", PROCESSES, BLOCKING}
+    assert abilities(Device) == {"variable_tokens", "reconnect", "graph", PROCESSES}
 
 
 @pytest.mark.usefixtures("known")
@@ -74,12 +83,16 @@ def test_declarations_decide_which_tests_there_are() -> None:
     class All(Few):
         name = "network"
 
-    needy = {name for name, quoted in QUOTED.items() if quoted and quoted.needs}
-    assert {"test_ffn_killed", "test_ffn_killed_at_any_moment", "test_ffn_stops_briefly"} <= needy
-    for name in QUOTED:
-        assert (getattr(Few, name) is NOT_APPLICABLE) is (name in needy)
-        assert callable(getattr(All, name))
-    assert Few.overridden == All.overridden == ()
+    class Enqueuing(Few):
+        name = "device"
+
+    needs = {name: quoted.needs for name, quoted in QUOTED.items() if quoted}
+    assert PROCESSES in needs["test_ffn_killed"] & needs["test_ffn_stops_briefly"]
+    for suite, able in ((Few, abilities(Threads)), (All, abilities(Network)), (Enqueuing, abilities(Device))):
+        for name, needed in needs.items():
+            assert (getattr(suite, name) is NOT_APPLICABLE) is not (needed <= able)
+        assert suite.overridden == ()
+    assert [name for name in QUOTED if getattr(All, name) is getattr(Enqueuing, name) is NOT_APPLICABLE] == []
 
 
 class Mixin:

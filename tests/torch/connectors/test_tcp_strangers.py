@@ -131,18 +131,23 @@ BAD_DATA = {
 }
 
 
-@pytest.mark.parametrize("name", BAD_DATA)
-def test_bad_data_frames(group: Group, name: str, caplog: pytest.LogCaptureFixture) -> None:
+def drops_alone(group: Group, caplog: pytest.LogCaptureFixture, sentence: str, said: bytes, sent: bytes = b"") -> None:
+    """An agreed rank that says `said` and sends `sent` is dropped for what `sentence` tells, and another served on."""
     caplog.set_level(logging.INFO, "afd.connectors")
-    frames, sentence = BAD_DATA[name]
     port = group.open_attention(1)
     bad = agreed(group)
-    bad.control.sendall(ANNOUNCED)
-    bad.data.sendall(frames)
+    bad.control.sendall(said)
+    bad.data.sendall(sent)
     assert is_dropped(bad.data)
     assert is_dropped(bad.control)
     assert within(5, lambda: sentence in caplog.text), caplog.text
     group.forward(port, 1, 3, 2)
+
+
+@pytest.mark.parametrize("name", BAD_DATA)
+def test_bad_data_frames(group: Group, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    frames, sentence = BAD_DATA[name]
+    drops_alone(group, caplog, sentence, ANNOUNCED, frames)
     group.forward(group.open_attention(0), 6, 3, 2)
 
 
@@ -162,14 +167,8 @@ BAD_CONTROL = {
 
 @pytest.mark.parametrize("name", BAD_CONTROL)
 def test_bad_control_frames(group: Group, name: str, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "afd.connectors")
     frames, sentence = BAD_CONTROL[name]
-    port = group.open_attention(1)
-    bad = agreed(group)
-    bad.control.sendall(frames)
-    assert is_dropped(bad.control)
-    assert within(5, lambda: sentence in caplog.text), caplog.text
-    group.forward(port, 1, 3, 2)
+    drops_alone(group, caplog, sentence, frames)
 
 
 def test_request_before_its_announcement(group: Group) -> None:

@@ -107,11 +107,12 @@ class FFNPort(Port):
 class Connector(ABC):
     """One rank's transport, before anything is opened.
 
-    features is a subset of FEATURES: "graph" exchanges can be captured, "async" FFN peers need not run in
-    step, "router" logits travel along, "variable_tokens" rows differ by step and rank, "reconnect" an
-    attention rank re-sends to a restarted FFN. devices: torch device types that it carries. reach: how far
-    apart the roles may be, in "threads" of one process, in processes of one "host" or on any hosts of a
-    "network"; the default claims the least. Raises ValueError for bad options.
+    features is a subset of FEATURES: "graph" calls only enqueue, so that exchanges can be captured, and the ports are
+    those of `stepped`; "async" FFN peers need not run in step; "router" logits travel along; "variable_tokens" rows
+    differ by step and rank; "reconnect" an attention port goes on with a restarted FFN rank: it finishes the open
+    exchange itself or, with "graph", voids the step, which its user repeats over the same port. devices: torch device
+    types that it carries. reach: how far apart the roles may be, in "threads" of one process, in processes of one
+    "host" or on any hosts of a "network"; the default claims the least. Raises ValueError for bad options.
     """
 
     name: ClassVar[str]

@@ -62,8 +62,8 @@ class DeviceAttentionPort(AttentionPort):
     """An attention end whose calls only enqueue work on the device, so that a failure shows later.
 
     A step in which an FFN rank is lost goes on to its end without it and is void: its user asks `witness`, calls
-    `rejoin` and runs the whole step again. Graphs do not outlive a connection unless `lasting`: they are captured again
-    after `rejoin`.
+    `rejoin` and runs the whole step again with a new seq, which is what "reconnect" means here. Graphs do not outlive
+    a connection unless `lasting`: they are captured again after `rejoin`.
     """
 
     @property

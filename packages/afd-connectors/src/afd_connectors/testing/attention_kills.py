@@ -12,7 +12,7 @@ from torch import Tensor
 
 from afd_connectors.ports import Work
 from afd_connectors.step import Mode, Step
-from afd_connectors.testing.clauses import PROCESSES, Clauses, clause
+from afd_connectors.testing.clauses import BLOCKING, PROCESSES, Clauses, clause
 from afd_connectors.testing.group import Group, answer_of, within
 from afd_connectors.testing.kills import ON_ITS_WAY
 from afd_connectors.testing.processes import processes_of
@@ -21,7 +21,7 @@ from afd_connectors.testing.processes import processes_of
 class AttentionKillClauses(Clauses):
     """Failure of attention ranks, by kill -9."""
 
-    @clause("5.7", needs=[PROCESSES])
+    @clause("5.7", needs=[PROCESSES, BLOCKING])
     @pytest.mark.parametrize(
         "point", ["no step", "step announced", "request on its way", "request taken", "answer on its way", "answered"]
     )

@@ -10,7 +10,7 @@ from typing import TypeVar
 from afd_connectors.ports import Connector
 from afd_connectors.testing.group import Group
 
-PROCESSES = "processes"
+PROCESSES, BLOCKING = "processes", "blocking"
 _ATTRIBUTE = "contract_clause"
 Test = TypeVar("Test", bound=Callable[..., None])
 
@@ -41,8 +41,11 @@ def clause(*numbers: str, needs: Iterable[str] = ()) -> Callable[[Test], Test]:
 
 
 def abilities(connector: type[Connector]) -> frozenset[str]:
-    """What `needs` can name: the connector's features, and PROCESSES if its roles can be two processes."""
-    return connector.features | ({PROCESSES} if connector.reach != "threads" else frozenset())
+    """What `needs` can name: the connector's features; PROCESSES if its roles can be two processes; BLOCKING if its
+    calls return with their results, as all do whose exchanges cannot be captured.
+    """
+    processes = {PROCESSES} if connector.reach != "threads" else set()
+    return connector.features | processes | ({BLOCKING} if "graph" not in connector.features else set())
 
 
 def standard_tests(suite: type) -> dict[str, Clause | None]:
@@ -67,5 +70,5 @@ class Clauses(ABC):
         """A deployment of it."""
 
     def can(self, ability: str) -> bool:
-        """Whether the class under test declares a feature, or PROCESSES."""
+        """Whether the class under test declares a feature, or is PROCESSES or BLOCKING."""
         return ability in abilities(self.connector())

@@ -11,7 +11,7 @@ import torch
 
 from afd_connectors.errors import ConnectorError, PeerLost
 from afd_connectors.step import Mode, Step
-from afd_connectors.testing.clauses import Clauses, clause
+from afd_connectors.testing.clauses import BLOCKING, Clauses, clause
 from afd_connectors.testing.group import Group, answer_of, within
 
 
@@ -31,7 +31,7 @@ class ClosingClauses(Clauses):
             with pytest.raises(ConnectorError, match="closed"):
                 ffn.recv(wait_s=0.1)
 
-    @clause("6.2")
+    @clause("6.2", needs=[BLOCKING])
     def test_close_while_waiting(self) -> None:
         """Closing a port from another thread ends its waits at once."""
         with self.group() as group:
@@ -53,7 +53,7 @@ class ClosingClauses(Clauses):
             assert late is None
             assert time.monotonic() - start < 4
 
-    @clause("6.3")
+    @clause("6.3", needs=[BLOCKING])
     def test_ffn_closes_while_a_peer_waits(self) -> None:
         """The attention rank learns it at once, not after timeout_s: it fails, or reaches the successor."""
         with self.group() as group:
@@ -84,7 +84,7 @@ class ClosingClauses(Clauses):
             assert time.monotonic() - start < 10
             closing.join(10)
 
-    @clause("6.3")
+    @clause("6.3", needs=[BLOCKING])
     def test_attention_closes_while_the_ffn_waits(self) -> None:
         """The FFN rank goes on waiting and answering; nothing is raised there, and the place is free."""
         with self.group() as group, group.manual_ffn() as ffn:

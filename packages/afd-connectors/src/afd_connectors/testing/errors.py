@@ -11,13 +11,13 @@ import torch
 from afd_connectors.errors import ConnectorError, DeadlineExceeded, PeerLost
 from afd_connectors.event import Phase
 from afd_connectors.step import Mode, Step
-from afd_connectors.testing.clauses import Clauses, clause
+from afd_connectors.testing.clauses import BLOCKING, Clauses, clause
 
 
 class ErrorClauses(Clauses):
     """Errors."""
 
-    @clause("7.1", "7.2", "5.2")
+    @clause("7.1", "7.2", "5.2", needs=[BLOCKING])
     def test_errors_name_everything(self) -> None:
         """An answer that never comes ends in time; the error says what, who and where, and what both did last."""
         with self.group(attention=2, ffn=2) as group:

@@ -11,7 +11,7 @@ import torch
 from afd_connectors.errors import PeerLost
 from afd_connectors.ports import AttentionPort, Work
 from afd_connectors.step import Mode, Step
-from afd_connectors.testing.clauses import Clauses, clause
+from afd_connectors.testing.clauses import BLOCKING, Clauses, clause
 from afd_connectors.testing.group import Group, answer_of
 
 
@@ -32,7 +32,7 @@ class FailureClauses(Clauses):
             finally:
                 ffn.close()
 
-    @clause("5.3")
+    @clause("5.3", needs=[BLOCKING])
     @pytest.mark.parametrize("moment", ["before the send", "before the answer"])
     def test_ffn_ends(self, moment: str) -> None:
         """With "reconnect" a restarted FFN rank finishes the exchange; without it the error is PeerLost."""
@@ -78,7 +78,7 @@ class FailureClauses(Clauses):
         group.stop_ffn()
         group.compute = native
 
-    @clause("5.3")
+    @clause("5.3", needs=[BLOCKING])
     def test_ffn_restarts_between_steps(self) -> None:
         """With "reconnect" nobody notices a restart while no exchange is open; without it the error is
         PeerLost.

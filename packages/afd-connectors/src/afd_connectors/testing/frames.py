@@ -9,14 +9,14 @@ import torch
 
 from afd_connectors.ports import Work
 from afd_connectors.step import Mode, Step
-from afd_connectors.testing.clauses import Clauses, clause
+from afd_connectors.testing.clauses import BLOCKING, Clauses, clause
 from afd_connectors.testing.group import answer_of, within
 
 
 class FrameClauses(Clauses):
     """Frames."""
 
-    @clause("8.1")
+    @clause("8.1", needs=[BLOCKING])
     def test_early(self) -> None:
         """Nothing is sent before its step has begun, nothing received before it was sent."""
         with self.group() as group:
@@ -38,7 +38,7 @@ class FrameClauses(Clauses):
             group.forward(port, 6, 3)
             assert len(group.works) == 1 + group.shape.layers
 
-    @clause("8.2")
+    @clause("8.2", needs=[BLOCKING])
     def test_late(self) -> None:
         """A step that is over takes no more exchanges, and no step begins twice."""
         with self.group() as group:
@@ -55,7 +55,7 @@ class FrameClauses(Clauses):
                 port.send(old, 1, group.rows(3))
             group.exchange(port, step, 1)
 
-    @clause("8.2")
+    @clause("8.2", needs=[BLOCKING])
     def test_late_answers_are_passed_over(self) -> None:
         """Answers of a step that was left in the middle are never taken for those of the next."""
         with self.group() as group:
@@ -79,7 +79,7 @@ class FrameClauses(Clauses):
             port.recv(step, 0, out)
             assert torch.equal(out, sent + 20)
 
-    @clause("8.2")
+    @clause("8.2", needs=[BLOCKING])
     def test_late_answers_do_not_reach_a_replacement(self) -> None:
         """Neither does the successor of a rank get what its predecessor asked for."""
         with self.group() as group, group.manual_ffn() as ffn:
@@ -99,7 +99,7 @@ class FrameClauses(Clauses):
             port.recv(step, 0, out)
             assert torch.equal(out, sent + 1)
 
-    @clause("8.2")
+    @clause("8.2", needs=[BLOCKING])
     def test_step_that_was_given_up(self) -> None:
         """A step may be left with an exchange open; the next one is served."""
         with self.group() as group:
@@ -112,7 +112,7 @@ class FrameClauses(Clauses):
             port.recv(step, 0, group.rows(3), stage=1)
             group.forward(port, 2, 3)
 
-    @clause("8.3")
+    @clause("8.3", needs=[BLOCKING])
     def test_duplicates(self) -> None:
         """An open exchange is not sent again, an answer is had once and given once."""
         with self.group() as group, group.manual_ffn() as ffn:
@@ -134,7 +134,7 @@ class FrameClauses(Clauses):
                 port.recv(step, 0, out)
             assert ffn.recv(wait_s=0.1) is None
 
-    @clause("8.3")
+    @clause("8.3", needs=[BLOCKING])
     def test_work_of_another_port(self) -> None:
         """A port answers only works that it gave."""
         with self.group(ffn=2) as group, group.manual_ffn(0) as ffn, group.manual_ffn(1) as other:
@@ -152,7 +152,7 @@ class FrameClauses(Clauses):
             port.recv(step, 0, out)
             assert torch.equal(out, sent + 1)
 
-    @clause("8.4")
+    @clause("8.4", needs=[BLOCKING])
     def test_out_of_order(self) -> None:
         """Layers that do not ascend are refused with a ValueError or answered right; the port stays of use."""
         with self.group() as group:
@@ -173,7 +173,7 @@ class FrameClauses(Clauses):
             group.exchange(port, step, 2)
             group.forward(port, 6, 3)
 
-    @clause("8.5")
+    @clause("8.5", needs=[BLOCKING])
     def test_oversize(self) -> None:
         """More rows, stages or layers than the shape has room for are refused before anything is sent."""
         with self.group(stages=1) as group:

@@ -5,22 +5,25 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from types import TracebackType
 
 import torch
 from torch import Tensor
 
-from afd_connectors.errors import ConnectorError
+from afd_connectors.errors import ConnectorError, PeerLost
 from afd_connectors.facts import Facts
 from afd_connectors.layout import Layout, Role
 from afd_connectors.ports import AttentionPort, Connector, FFNPort, Work
 from afd_connectors.settings import Settings
 from afd_connectors.shape import Shape
 from afd_connectors.step import Mode, Step
+from afd_connectors.stepped import DeviceAttentionPort
+from afd_connectors.testing.device import CPU, own_stream, receive
 from afd_connectors.testing.free import free_port
 
+REPEATS = 8
 Compute = Callable[[int, Work], Tensor | None]
 
 
@@ -41,8 +44,9 @@ class Group:
         attention: int = 1,
         ffn: int = 1,
         extra: Mapping[str, object] | None = None,
+        device: str = CPU,
     ) -> None:
-        self.connector, self.shape = connector, shape
+        self.connector, self.shape, self.device = connector, shape, device
         self.counts = (attention, ffn)
         self.facts = Facts(
             afd_version="0.1.0",
@@ -70,8 +74,10 @@ class Group:
         self.died: list[BaseException] = []
         self._serving: dict[int, tuple[FFNPort, threading.Thread]] = {}
         self._opened: list[AttentionPort] = []
+        self._stream = self.stream()
 
     def __enter__(self) -> Group:
+        self._stream.__enter__()
         return self
 
     def __exit__(
@@ -81,8 +87,13 @@ class Group:
             port.close()
         for rank in tuple(self._serving):
             self.stop_ffn(rank)
+        self._stream.__exit__(kind, value, trace)
         if value is None and self.died:
             raise self.died[0]
+
+    def stream(self) -> AbstractContextManager[object]:
+        """A stream of its own for a thread that drives a port."""
+        return own_stream(self.device)
 
     def limits(self, **seconds: float) -> None:
         """Other limits for the ports that are opened from now on: timeout_s, recovery_timeout_s,
@@ -141,14 +152,15 @@ class Group:
 
     def rows(self, count: int) -> Tensor:
         """[count, hidden] of small whole numbers, exact in every dtype."""
-        return torch.randint(-8, 8, (count, self.shape.hidden)).to(getattr(torch, self.shape.dtype))
+        whole = torch.randint(-8, 8, (count, self.shape.hidden))
+        return whole.to(self.device, getattr(torch, self.shape.dtype))
 
     def exchange(self, port: AttentionPort, step: Step, layer: int, stage: int = 0) -> None:
         """One exchange whose answer is checked."""
         hidden = self.rows(step.tokens[stage])
         out = torch.full_like(hidden, 77)
         port.send(step, layer, hidden, stage=stage)
-        port.recv(step, layer, out, stage=stage)
+        receive(port, step, layer, out, stage)
         assert torch.equal(out, answer_of(hidden, layer, stage)), f"layer {layer} stage {stage} of {step}"
 
     def forward(self, port: AttentionPort, seq: int, *tokens: int) -> None:
@@ -159,7 +171,23 @@ class Group:
             for stage in range(len(tokens)):
                 self.exchange(port, step, layer, stage)
 
+    def repeated(self, port: AttentionPort, seq: int, *tokens: int) -> int:
+        """`forward` of a port whose calls only enqueue, again with the next seq as long as it is void; its last seq."""
+        assert isinstance(port, DeviceAttentionPort)
+        for number in range(seq, seq + REPEATS):
+            try:
+                self.forward(port, number, *tokens)
+            except PeerLost:
+                port.rejoin()
+            else:
+                return number
+        raise AssertionError(f"{REPEATS} steps after one another were void")
+
     def _serve(self, rank: int, port: FFNPort) -> None:
+        with self.stream():
+            self._answer_all(rank, port)
+
+    def _answer_all(self, rank: int, port: FFNPort) -> None:
         try:
             while True:
                 work = port.recv(wait_s=0.1)

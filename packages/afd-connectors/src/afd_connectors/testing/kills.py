@@ -12,7 +12,7 @@ from torch import Tensor
 from afd_connectors.errors import DeadlineExceeded, PeerLost
 from afd_connectors.ports import AttentionPort
 from afd_connectors.step import Mode, Step
-from afd_connectors.testing.clauses import PROCESSES, Clauses, clause
+from afd_connectors.testing.clauses import BLOCKING, PROCESSES, Clauses, clause
 from afd_connectors.testing.group import Group, answer_of
 from afd_connectors.testing.processes import Child, Processes, processes_of
 
@@ -34,7 +34,7 @@ FFN_POINTS = {
 class KillClauses(Clauses):
     """Failure of FFN ranks, by kill -9."""
 
-    @clause("5.4", needs=[PROCESSES])
+    @clause("5.4", needs=[PROCESSES, BLOCKING])
     @pytest.mark.parametrize("point", FFN_POINTS)
     def test_ffn_killed(self, point: str) -> None:
         """With "reconnect" its successor finishes the exchange; without it the error comes within timeout_s."""
@@ -82,7 +82,7 @@ class KillClauses(Clauses):
             port = group.open_attention()
         group.forward(port, 2, *step.tokens)
 
-    @clause("5.4", needs=[PROCESSES, "reconnect"])
+    @clause("5.4", needs=[PROCESSES, BLOCKING, "reconnect"])
     def test_ffn_killed_at_any_moment(self) -> None:
         """Of a long stream of exchanges through which the FFN rank is killed again and again, all come back right."""
         with self.group(layers=150) as group, processes_of(group) as processes:
@@ -113,7 +113,7 @@ class KillClauses(Clauses):
             assert not failed, failed
             group.forward(port, seq, 5)
 
-    @clause("5.5", needs=[PROCESSES, "reconnect"])
+    @clause("5.5", needs=[PROCESSES, BLOCKING, "reconnect"])
     def test_one_of_several_ffn_killed(self) -> None:
         """Only its part of an exchange is sent again; FFN ranks that have answered are not asked twice."""
         with self.group(ffn=2) as group, processes_of(group) as processes:
@@ -133,7 +133,7 @@ class KillClauses(Clauses):
             other.tell("serve")
             group.exchange(port, step, 1)
 
-    @clause("5.6", needs=[PROCESSES])
+    @clause("5.6", needs=[PROCESSES, BLOCKING])
     def test_ffn_killed_for_good(self) -> None:
         """The wait ends, within recovery_timeout_s where there is recovery, and says what died, where and when."""
         with self.group() as group, processes_of(group) as processes:

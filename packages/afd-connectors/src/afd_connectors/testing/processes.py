@@ -26,7 +26,7 @@ class Child:
         self.who = f"{role} rank {rank}"
         self._orders, theirs = _CONTEXT.Pipe()
         connector = group.build(role, rank)
-        self._process = _CONTEXT.Process(target=children.run, args=(connector, theirs), daemon=True)
+        self._process = _CONTEXT.Process(target=children.run, args=(connector, group.device, theirs), daemon=True)
         self._process.start()
         theirs.close()
         self.reply(START_S)

@@ -12,6 +12,7 @@ from afd_connectors.testing.attention_kills import AttentionKillClauses
 from afd_connectors.testing.clauses import NOT_APPLICABLE, abilities, clause, standard_tests
 from afd_connectors.testing.closing import ClosingClauses
 from afd_connectors.testing.declarations import DeclarationClauses
+from afd_connectors.testing.enqueued import EnqueuedClauses
 from afd_connectors.testing.errors import ErrorClauses
 from afd_connectors.testing.failures import FailureClauses
 from afd_connectors.testing.frames import FrameClauses
@@ -22,6 +23,8 @@ from afd_connectors.testing.stages import StageClauses
 from afd_connectors.testing.stops import StopClauses
 from afd_connectors.testing.topology import TopologyClauses
 from afd_connectors.testing.values import ValueClauses
+from afd_connectors.testing.void import VoidClauses
+from afd_connectors.testing.void_kills import VoidKillClauses
 
 _GUARD = "test_nothing_is_overridden"
 _MACHINERY = ("connector", "group", "can")
@@ -39,6 +42,9 @@ class ConnectorSuite(
     ClosingClauses,
     ErrorClauses,
     FrameClauses,
+    EnqueuedClauses,
+    VoidClauses,
+    VoidKillClauses,
     DeclarationClauses,
 ):
     """Subclass it under a name that starts with Test and set `name`; nothing else is needed, or allowed.
@@ -87,4 +93,4 @@ class ConnectorSuite(
         """A deployment with a small shape: 16 rows of 8 elements, 3 layers, 2 stages."""
         bounds = {"tokens": 16, "hidden": 8, "layers": 3, "stages": 2, "router": 0} | sizes
         shape = Shape(bounds["tokens"], bounds["hidden"], dtype, bounds["layers"], bounds["stages"], bounds["router"])
-        return Group(self.connector(), shape, attention=attention, ffn=ffn, extra=self.options)
+        return Group(self.connector(), shape, attention=attention, ffn=ffn, extra=self.options, device=self.device)

@@ -10,7 +10,7 @@ import torch
 
 from afd_connectors.ports import AttentionPort
 from afd_connectors.step import Mode, Step
-from afd_connectors.testing.clauses import Clauses, clause
+from afd_connectors.testing.clauses import BLOCKING, Clauses, clause
 from afd_connectors.testing.group import Group, within
 
 
@@ -52,6 +52,8 @@ class TopologyClauses(Clauses):
                 sent[rank] = group.rows(count)
                 ports[rank].begin(step)
                 ports[rank].send(step, 0, sent[rank])
+            # A rank may send before the other role has a place for it, and is not waited for until then.
+            assert within(5, lambda: all(peer.state == "connected" for peer in ffn.peers()))
             work = group.take(ffn)
             assert torch.equal(work.hidden, torch.cat([sent[0], sent[1]]))
             ffn.send(work, work.hidden + 1)
@@ -60,7 +62,7 @@ class TopologyClauses(Clauses):
                 ports[rank].recv(Step(1, Mode.EAGER, (rows.shape[0],)), 0, out)
                 assert torch.equal(out, rows + 1)
 
-    @clause("3.5")
+    @clause("3.5", needs=[BLOCKING])
     def test_an_idle_peer_holds_nobody_up(self) -> None:
         """A rank that never came, has no step, has one without rows or stopped in one is not waited for."""
         with self.group(attention=5) as group:
@@ -106,7 +108,8 @@ class TopologyClauses(Clauses):
 
 def _steps(group: Group, ports: list[AttentionPort], rank: int, failed: list[BaseException]) -> None:
     try:
-        for seq in range(6):
-            group.forward(ports[rank], seq, 1 + (rank * 5 + seq) % 7, rank)
+        with group.stream():
+            for seq in range(6):
+                group.forward(ports[rank], seq, 1 + (rank * 5 + seq) % 7, rank)
     except BaseException as error:  # noqa: BLE001 - raised by the test on its own thread
         failed.append(error)

@@ -7,7 +7,7 @@ import torch
 
 from afd_connectors.shape import DTYPE_BYTES
 from afd_connectors.step import Mode, Step
-from afd_connectors.testing.clauses import Clauses, clause
+from afd_connectors.testing.clauses import BLOCKING, Clauses, clause
 from afd_connectors.testing.group import answer_of
 
 
@@ -41,9 +41,9 @@ class ValueClauses(Clauses):
             step = Step(1, Mode.EAGER, (16,))
             port.begin(step)
             out = group.rows(16)
-            port.send(step, 0, bits.view(getattr(torch, dtype)))
+            port.send(step, 0, bits.to(group.device).view(getattr(torch, dtype)))
             port.recv(step, 0, out)
-            assert torch.equal(out.view(integer), bits)
+            assert torch.equal(out.view(integer).cpu(), bits)
 
     @clause("1.2")
     def test_large_exchanges_in_both_stages(self) -> None:
@@ -58,7 +58,7 @@ class ValueClauses(Clauses):
             for layer in range(2):
                 for stage in (0, 1):
                     port.send(step, layer, sent[stage], stage=stage)
-                for stage in (1, 0):
+                for stage in (1, 0) if self.can(BLOCKING) else (0, 1):
                     port.recv(step, layer, out, stage=stage)
                     assert torch.equal(out, answer_of(sent[stage], layer, stage))
 
@@ -72,7 +72,7 @@ class ValueClauses(Clauses):
             with self.group(router=4) as group, pytest.raises(ValueError, match="router"):
                 group.build("ffn")
             return
-        with self.group(router=4) as group:
+        with self.group(router=8) as group:
             group.start_ffn()
             port = group.open_attention()
             step = Step(1, Mode.EAGER, (6,))
@@ -80,7 +80,7 @@ class ValueClauses(Clauses):
             kinds = (torch.bfloat16, torch.float32, None)
             for layer, kind in enumerate(kinds):
                 hidden, out = group.rows(6), group.rows(6)
-                router = None if kind is None else torch.randint(0, 4, (6, 4)).to(kind)
+                router = None if kind is None else torch.randint(0, 4, (6, 8)).to(group.device, kind)
                 port.send(step, layer, hidden, router)
                 port.recv(step, layer, out)
                 assert torch.equal(out, answer_of(hidden, layer, 0, router))
@@ -102,7 +102,7 @@ class ValueClauses(Clauses):
 
     @clause("1.5")
     def test_strided_tensors(self) -> None:
-        """Rows need not lie one after another, on either side; the FFN's do."""
+        """Rows need not lie one after another, on either side; the FFN's do, and what is filled by enqueued calls."""
         with self.group() as group:
             group.compute = lambda _rank, work: answer_of(work.hidden, work.layer, work.stage).repeat(1, 2)[:, :8]
             group.start_ffn()
@@ -111,11 +111,15 @@ class ValueClauses(Clauses):
             port.begin(step)
             hidden, out = group.rows(8)[::2], group.rows(8)[::2]
             port.send(step, 0, hidden)
+            if not self.can(BLOCKING):
+                with pytest.raises(ValueError, match="out must be contiguous"):
+                    port.recv(step, 0, out)
+                out = out.contiguous()
             port.recv(step, 0, out)
             assert torch.equal(out, answer_of(hidden, 0, 0))
             assert all(work.hidden.is_contiguous() for _, work, _ in group.works)
 
-    @clause("1.6")
+    @clause("1.6", needs=[BLOCKING])
     def test_rows_of_a_work_stay(self) -> None:
         """What the FFN computes from is not written by what arrives meanwhile, until it is answered."""
         with self.group(attention=2) as group, group.manual_ffn() as ffn:
