@@ -17,7 +17,8 @@ With --standby a second server of that rank is ready before the kill, and the ne
 Exit code 1 unless, on a CPU and in float32, every token is native's; in bfloat16 on CUDA those of "alone", as larger
 batches take other kernels.
 Where a part's roles have different numbers of processes, sums may be added in another order than in native vLLM:
-compare in float32 before a difference is put down to that.
+compare in float32 before a difference is put down to that. On CUDA Triton then multiplies without rounding to TF32
+(TRITON_F32_DEFAULT, unless it is set), or another number of rows would decide near ties.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from tools.gpu import setups
 from tools.gpu.children import Failed
 from tools.gpu.serve_parts import Part, read_part
 from tools.gpu.servers import Servers, places
+from tools.topologies import room
 from tools.topologies.outcome import HEAD, Outcome
 from tools.topologies.started import Started, Wanted
 from tools.topologies.trial import READY_S, Trial
@@ -130,8 +132,16 @@ def main() -> None:
     given = parser.parse_args()
     if given.json is not None and not given.json.parent.is_dir():  # it is written after minutes
         parser.error(f"argument --json: expected a file in a folder that exists, found {given.json}")
+    if given.device == "cpu":
+        try:
+            processors = len(os.sched_getaffinity(0))
+            room.check(given.parts, processors, standby=given.standby, at_once=given.at_once)
+        except ValueError as error:
+            parser.error(f"argument --parts: {error}")
     signal.signal(signal.SIGTERM, _ended)
     os.environ.setdefault(setups.CONNECTOR, "auto")
+    if given.dtype == "float32":
+        os.environ.setdefault("TRITON_F32_DEFAULT", "ieee")
     wanted = Wanted(
         given.device, given.family, given.prompts, given.tokens, given.kill, given.dtype, given.standby
     )  # fmt: skip

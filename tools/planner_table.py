@@ -18,6 +18,7 @@ from afd_workers.commands.plan import make
 from afd_workers.planner.deployment import Deployment
 from afd_workers.planner.forecast import Forecast, Limits, Load, Planner
 from afd_workers.planner.measured import CONTEXT
+from tools.gpu import step_file
 from tools.gpu.serve_bench import FRONT_TOKENS_S
 from tools.gpu.serve_parts import Part
 from tools.gpu.setups import DIMENSIONS
@@ -91,7 +92,7 @@ def steps() -> Iterator[str]:
             ("1A1F, two stages always", "dbo", "1A1F", True, file.with_name(f"{model}-dbo.json")),
         )
         for called, key, name, overlap, data in kinds:
-            for row in json.loads(data.read_text()):
+            for row in step_file.rows(data):
                 rows, measured = int(row["rows"]), float(row[key])
                 said = [step(plan, name, rows, overlap=overlap) for plan in plans.values()]
                 both = (part for each in said for part in (f"{each:.2f}", error(each, measured)))

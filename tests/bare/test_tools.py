@@ -49,6 +49,7 @@ def test_a_toy_checkpoint_is_a_folder(below: str, tmp_path: Path) -> None:
     [
         ("tools.bench_topologies", "--prompts=0", "argument --prompts: expected a number of at least 1, found 0"),
         ("tools.bench_topologies", "--parts=native1", "Expected a split such as 2A2F, found 'native1'"),
+        ("tools.bench_topologies", "--parts=99A99F", "processors, found 198 in 99A99F: name a smaller topology"),
         ("tools.bench_topologies", "--json=nowhere/x.json", "expected a file in a folder that exists, found nowhere"),
         ("tools.token_agreement", "--tokens=-1", "argument --tokens: expected a number of at least 1, found -1"),
         ("tools.gpu.bench_serve_gpu", "--concurrency=0", "expected a number of at least 1, found 0"),

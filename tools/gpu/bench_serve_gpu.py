@@ -102,7 +102,10 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _ended)
     folder = setups.logs(f"bench-serve-{options.model}-{options.input}-{options.output}")
     folder.mkdir(parents=True, exist_ok=True)
-    bench = Bench(folder, options)
+    try:
+        bench = Bench(folder, options)
+    except ValueError as error:  # of --times
+        sys.exit(f"bench_serve_gpu: {error}")
     right = run(bench, options.parts)
     print(HEAD, *bench.rows, sep="\n", flush=True)
     sys.exit(0 if right else 1)

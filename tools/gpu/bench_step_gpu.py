@@ -16,7 +16,6 @@ alone it waits for its host, which in a split works while the FFN role computes.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -24,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
-from tools.gpu import bench_hop_gpu, setups, step_overlap, trace_hops, trace_kernels, trace_read
+from tools.gpu import bench_hop_gpu, setups, step_file, step_overlap, trace_hops, trace_kernels, trace_read
 from tools.gpu.children import Child, Children, Failed
 
 ANSWER_S = 120.0
@@ -189,7 +188,7 @@ def main() -> None:
         print(f"FAILED: {error}", flush=True)
         sys.exit(1)
     if options.json is not None:
-        options.json.write_text(json.dumps(found, indent=2))
+        step_file.write(options.json, "v2-lite", found)
 
 
 if __name__ == "__main__":

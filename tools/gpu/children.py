@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from afd_workers.launch.guard import guarded
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 TAIL = 60
 #: Of the host, for the first and the second process; "0,0" tries on one device what is about more than speed.
@@ -43,7 +45,7 @@ class Child:
         self._answers: queue.Queue[str | None] = queue.Queue()
         with log.open("w") as stream:
             self.process = subprocess.Popen(
-                [*command],
+                guarded(command),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stream,

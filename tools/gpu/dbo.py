@@ -10,14 +10,13 @@ Exit code 1 when overlap did not take place, gave garbage, or an engine failed, 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.gpu import parity, setups, step_overlap
+from tools.gpu import parity, setups, step_file, step_overlap
 from tools.gpu.children import Children, Failed
 from tools.gpu.engine import DUMP
 
@@ -37,7 +36,7 @@ def run(sizes: Sequence[int], rounds: int, prompt: int, ready_s: float, file: Pa
         right = not toy or parity.report_overlap(toys)
         found = step_overlap.table(steps, sizes, rounds, prompt)
         if file is not None:
-            file.write_text(json.dumps(found, indent=2))
+            step_file.write(file, "v2-lite", found)
     return right
 
 

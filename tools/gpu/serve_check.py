@@ -16,6 +16,7 @@ import urllib.request
 import uuid
 from pathlib import Path
 
+from afd_workers.launch.guard import guarded
 from tools.gpu import setups
 from tools.gpu.children import ENV, ROOT, Children, Failed, plugin_path
 from tools.gpu.parity import SIZES, ask, compare, prompts
@@ -83,7 +84,7 @@ def main() -> None:
             with log.open("wb") as stream:
                 started = time.monotonic()
                 server = subprocess.Popen(
-                    [*command, "--port", str(port), *options],
+                    guarded([*command, "--port", str(port), *options]),
                     stdout=stream, stderr=subprocess.STDOUT, env=env, cwd=ROOT, start_new_session=True,
                 )  # fmt: skip
             try:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
+from afd_workers.launch.guard import guarded
 from afd_workers.launch.plan import API_SERVER
 from tools.gpu.children import DEVICES, ENV, NAMED, ROOT, TAIL, Failed, plugin_path
 from tools.gpu.setups import free_port
@@ -31,7 +32,10 @@ FREE_MIB = 2048
 
 
 class Server:
-    """One server and every process under it. devices: what CUDA_VISIBLE_DEVICES says, or None for a CPU build."""
+    """One server and every process under it, which end with the thread that started it.
+
+    devices: what CUDA_VISIBLE_DEVICES says, or None for a CPU build.
+    """
 
     def __init__(
         self, name: str, arguments: Sequence[str], log: Path, devices: str | None, path: str, module: Sequence[str]
@@ -51,7 +55,7 @@ class Server:
             stream.write(f"{' '.join(command)}\n")
             stream.flush()
             self._process = subprocess.Popen(
-                command,
+                guarded(command),
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=subprocess.STDOUT,

@@ -21,6 +21,18 @@ def since(server: Server, port: int, limit_s: float) -> float:
     return time.monotonic()
 
 
+def gone(port: int, limit_s: float) -> None:
+    """Waits until nothing listens on `port` any more, which is a moment after a kill; Failed when something still does.
+
+    Else the killed server's last moment would pass for the next one's first.
+    """
+    until = time.monotonic() + limit_s
+    while _listens(port):
+        if time.monotonic() > until:
+            raise Failed(f"something still listens on port {port} {limit_s:g} s after its server was killed")
+        time.sleep(LOOK_S)
+
+
 def _listens(port: int) -> bool:
     """Whether any process of this host does."""
     for file in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):

@@ -23,7 +23,7 @@ from tools.topologies import faults, listening, sections
 from tools.topologies.outcome import Equal, Outcome, added
 from tools.topologies.started import Started, Wanted
 
-READY_S, LIMIT_S, LOOK_S = 400.0, 300.0, 0.5
+READY_S, LIMIT_S, GONE_S = 400.0, 300.0, 20.0
 SEEN = 8  # tokens of each request before a server is killed
 #: Times as many tokens are asked for then, so that all requests are still running.
 LONGER = {"cpu": 5, "cuda": 18}
@@ -114,8 +114,10 @@ class Trial:
             killed = moment = time.monotonic()
             started.ffn[-1].kill()
         if started.standby is None:
+            port = sections.port(started.specs[-1])
+            listening.gone(port, GONE_S)
             again = self._start(servers, started.specs[-1], part, "-again")
-            moment = listening.since(again, sections.port(started.specs[-1]), READY_S)
+            moment = listening.since(again, port, READY_S)
         for crowd in crowds:
             crowd.wait_end(LIMIT_S)
         for line in faults.told([crowd.streams for crowd in crowds], self._native[part.deployment.tp], killed):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from afd_workers.planner.forecast import Forecast, Limits, Load, Planner
 from afd_workers.planner.measured import CONTEXT, read
 from afd_workers.planner.model import Model, Role
 from afd_workers.planner.times import Estimated, Measured, Point
+from tools.gpu import step_file
 from tools.gpu.setups import DIMENSIONS
 from tools.toy_checkpoint import FAMILIES
 
@@ -305,12 +307,13 @@ def test_a_benchmarks_rows_are_read(tmp_path: Path) -> None:
         },
     ]
     file.write_text(json.dumps(rows))
-    first, second = read(file)
+    first, second = read(file).points
     assert (first.rows, first.context, first.native) == (1, CONTEXT, 3e-3)
     assert first.attention == pytest.approx(1e-3), "native less the FFN role is less than attention with its host"
     assert second == Point(64, 9.0, 4e-3, 2e-3, pytest.approx(7e-6))
-    file.write_text(json.dumps({"note": "n", "rows": rows}))
-    assert read(file) == [first, second]
+    assert read(file).model is None
+    file.write_text(json.dumps({"note": "n", "rows": rows, "model": {"experts": 64}}))
+    assert (read(file).points, read(file).model) == ([first, second], {"experts": 64})
 
 
 @pytest.mark.parametrize(
@@ -324,6 +327,7 @@ def test_a_benchmarks_rows_are_read(tmp_path: Path) -> None:
         ('[{"rows": 1, "ffn": 1e308}]', "Expected a number from 0 to 1e\\+09 as ffn"),
         ('[{"rows": 1, "ffn": 1' + "0" * 400 + "}]", "as ffn .*, found 1000.*000: measure it again"),
         ("[" * 100_000, "Expected the JSON of a benchmark of steps"),
+        ('{"model": "v2-lite", "rows": [{}]}', """Expected the dimensions of a model as "model" .* found 'v2-lite'"""),
     ],
 )
 def test_a_file_without_times_is_refused(written: str, sentence: str, tmp_path: Path) -> None:
@@ -394,6 +398,46 @@ class TestCommand:
         (tmp_path / "config.json").write_text(json.dumps(DIMENSIONS["v2-lite"]))
         assert main(["plan", str(tmp_path), *more]) == 2
         assert sentence in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("change", "sentence"),
+        [
+            ({}, ""),
+            ({"num_experts_per_tok": 8}, "whose experts_per_token is 8, in .*step.json, found 6"),
+            ({"num_hidden_layers": 30}, "whose exchanges is 30, in .*step.json, found 27"),
+            ({"vocab_size": 1024}, r"whose weight_bytes is \d+, in .*step.json, found 31526214656"),
+        ],
+    )
+    def test_times_of_another_model_are_refused(
+        self, change: dict[str, int], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        row = {"rows": 64.0, "native": 9.0, "attention": 4.0, "ffn": 8.0, "hop_us": 5.0}
+        step_file.write(tmp_path / "step.json", "v2-lite", [row])
+        (tmp_path / "config.json").write_text(json.dumps({**DIMENSIONS["v2-lite"], **change}))
+        command = ["plan", str(tmp_path), "--times", str(tmp_path / "step.json"), "--deploy", "native1"]
+        code, said = main(command), capsys.readouterr()
+        if not sentence:
+            assert (code, said.err) == (0, "")
+            return
+        assert (code, said.out) == (2, "")
+        assert re.fullmatch(
+            rf"afd plan: Expected steps of the model that is planned for, {sentence}: give this model's steps, or "
+            r"leave --times out for estimates\.\n",
+            said.err,
+        )
+
+    def test_times_that_do_not_say_whose_they_are_are_taken_with_a_line(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        row = {"rows": 64.0, "attention": 4.0, "ffn": 8.0, "hop_us": 5.0}
+        (tmp_path / "step.json").write_text(json.dumps([row]))
+        (tmp_path / "config.json").write_text(json.dumps(DIMENSIONS["v2-lite"]))
+        assert main(["plan", str(tmp_path), "--times", str(tmp_path / "step.json"), "--deploy", "native1"]) == 0
+        said = capsys.readouterr()
+        assert said.err == (
+            f"afd plan: {tmp_path / 'step.json'} does not say whose steps it holds: they are taken for this model's.\n"
+        )
+        assert f"Steps: from {tmp_path / 'step.json'};" in said.out
 
     def test_roles_of_several_processes_have_no_overlap(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -39,9 +39,30 @@ def _speculation(*, instead: str) -> tuple[Option, ...]:
 
 _NO_SPECULATION = _speculation(instead="leave speculative decoding out, it was compared with native vLLM on CPU only")
 
-#: What `python -m tools.gpu.features` found equal on H200s, eagerly and from graphs, by name. Its other questions had
-#: no answer: one had a size that vLLM's runner there refuses, and after it native vLLM itself took no more.
-SHOWN_ON_CUDA: frozenset[str] = frozenset({"plain", "logprobs", "samples", "stop strings"})
+#: What `python -m tools.gpu.features` found equal on H200s, or rightly refused, eagerly and from graphs, by name.
+SHOWN_ON_CUDA: frozenset[str] = frozenset(
+    {
+        "plain",
+        "logprobs",
+        "samples",
+        "stop strings",
+        "stop ids",
+        "penalties",
+        "bias",
+        "allowed",
+        "json",
+        "regex",
+        "choice",
+        "grammar",
+        "beam",
+        "priority",
+        "long prompts",
+        "long prompts again",
+        "reload_weights",
+        "finish_weight_update",
+        "plain again",
+    }
+)
 
 #: Of features whose comparison needs a vLLM that is put right first.
 _REBOUND = "equal to native with vLLM's kernels rebound as the tests do"

@@ -98,7 +98,10 @@ def run(options: argparse.Namespace, _rest: tuple[str, ...]) -> int:
 def make(
     config: Config, limits: Limits, device: str = "h200", *, times: Path | None = None, memory_gib: float | None = None
 ) -> Planner:
-    """A planner for a model by its config; ValueError names what is missing."""
+    """A planner for a model by its config; ValueError names what is missing, or whose the times are not.
+
+    Times that do not say whose they are, as older ones, are taken with a line on standard error.
+    """
     from afd_workers.planner.device import DEVICES
     from afd_workers.planner.forecast import Planner
     from afd_workers.planner.measured import read
@@ -115,7 +118,13 @@ def make(
             raise ValueError(f"Expected memory of a device above 0 GiB, found {memory_gib:g}: correct it.")
         chosen = replace(chosen, memory=memory_gib * _GIB)
     estimate = Estimated(model, chosen)
-    return Planner(model, estimate if times is None else Measured(read(times), estimate), chosen, limits)
+    if times is None:
+        return Planner(model, estimate, chosen, limits)
+    steps = read(times)
+    steps.check(model(1, 1, 1))
+    if steps.model is None:
+        sys.stderr.write(f"afd plan: {times} does not say whose steps it holds: they are taken for this model's.\n")
+    return Planner(model, Measured(steps.points, estimate), chosen, limits)
 
 
 def _line(found: Forecast, requests: int) -> str:

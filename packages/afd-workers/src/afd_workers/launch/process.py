@@ -9,14 +9,13 @@ import re
 import signal
 import ssl
 import subprocess
-import sys
 import threading
 import time
 import urllib.request
 from collections import deque
 from collections.abc import Callable
 
-from afd_workers.launch.guard import adopt_orphans
+from afd_workers.launch.guard import adopt_orphans, guarded
 from afd_workers.launch.plan import Server
 
 _KEPT_LINES = 400
@@ -36,10 +35,8 @@ class ServerProcess:
         self.server = server
         self._write = write
         self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
-        # The guard ends the server when this process dies without stopping it.
-        command = [sys.executable, "-m", "afd_workers.launch.guard", str(os.getpid()), *server.command]
         self._process = subprocess.Popen(
-            command,
+            guarded(server.command),
             env=dict(server.env),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

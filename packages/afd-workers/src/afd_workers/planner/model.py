@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -48,6 +49,18 @@ class Model:
     def touched(self, rows: float) -> float:
         """The part of the experts that `rows` tokens need where each takes any with the same chance; 0 to 1."""
         return 1.0 - float((1.0 - self.taken / self.experts) ** rows)
+
+    @property
+    def dimensions(self) -> Mapping[str, int]:
+        """By which one model's times are told from another's; of a model that is not spread."""
+        return {
+            "exchanges": self.layers,
+            "row_bytes": round(self.row),
+            "experts": self.experts,
+            "experts_per_token": self.taken,
+            "kv_bytes_per_token": round(self.kv),
+            "weight_bytes": round(self.whole),
+        }
 
     @classmethod
     def of(cls, config: Config, *, attention_tp: int = 1, ffn_ep: int = 1, dp: int = 1) -> Model:
