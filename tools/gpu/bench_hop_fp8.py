@@ -12,17 +12,19 @@ from __future__ import annotations
 
 import argparse
 import sys
-import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from afd_connectors.transports.nvlink.fp8 import chunked, plan_of
 from afd_connectors.transports.nvlink.sizes import Plan
 from tools.gpu import setups
-from tools.gpu.bench_hop_nvlink import Pair, bad, failure, named, pairs, trips_of
-from tools.gpu.children import Children, Failed
+from tools.gpu.children import Children
+from tools.gpu.hop_failure import failure
+from tools.gpu.hop_pair import Pair, bad, named, pairs
+from tools.gpu.in_turn import in_turn
 
 SHAPES = ((1, 8), (3, 24), (129, 72), (5, 2056), (64, 8200), (33, 16384), (1500, 4104), (8192, 7168))
 MOST = 8192, 16384
+PARTS = ("table", "sweep", "error", "check", "failure")
 
 
 def table(pair: Pair, rows: Sequence[int], hidden: int) -> bool:
@@ -30,7 +32,7 @@ def table(pair: Pair, rows: Sequence[int], hidden: int) -> bool:
     right = True
     print("rows   bf16 p50/p99       fp8 p50/p99      bf16/fp8")
     for count in rows:
-        trips, rounds = trips_of(count * hidden * 2)
+        trips, rounds = pair.trips(count * hidden * 2)
         job = {"rows": count, "hidden": hidden, "trips": trips, "rounds": rounds}
         plain, _ = pair.both({"op": "model", **job})
         packed, _ = pair.both({"op": "hop", **job})
@@ -55,7 +57,7 @@ def ways(rows: int, hidden: int) -> Iterator[Plan]:
 def sweep(pair: Pair, rows: Sequence[int], hidden: int) -> None:
     """The ways a message can travel."""
     for count in rows:
-        trips, rounds = trips_of(count * hidden)
+        trips, rounds = pair.trips(count * hidden)
         for plan in dict.fromkeys(ways(count, hidden)):
             job = {"op": "hop", "rows": count, "hidden": hidden, "trips": trips, "rounds": rounds}
             ours, _ = pair.both({**job, "plan": list(plan)})
@@ -101,30 +103,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 16, 128, 512, 2048, 8192])
     parser.add_argument("--hidden", type=int, default=7168)
-    parser.add_argument("--parts", nargs="+", default=["table", "error", "check", "failure"])
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=["table", "error", "check", "failure"])
+    parser.add_argument("--quick", action="store_true", help="few replays, for right data and not for speed")
     options = parser.parse_args()
-    right = True
+    rows, hidden = options.rows, options.hidden
     with Children(setups.logs("bench-hop-fp8")) as children:
-        pair = Pair(children, max(MOST[0], *options.rows), max(MOST[1], options.hidden), "tools.gpu.hop_fp8")
-        for part in options.parts:
-            print(f"--- {part}", flush=True)
-            try:
-                if part == "table":
-                    right = table(pair, options.rows, options.hidden) and right
-                elif part == "sweep":
-                    sweep(pair, options.rows, options.hidden)
-                elif part == "error":
-                    right = error(pair, options.hidden) and right
-                elif part == "check":
-                    right = check(pair) and right
-                elif part == "failure":
-                    right = failure(pair, options.hidden) and right
-            except Failed as failed:
-                print(f"FAILED: {failed}", flush=True)
-                right = False
-            except Exception:  # noqa: BLE001  # one part must not keep the next from running
-                traceback.print_exc(limit=3)
-                right = False
+        pair = Pair(children, max(MOST[0], *rows), max(MOST[1], hidden), "tools.gpu.hop_fp8", quick=options.quick)
+        parts: dict[str, Callable[[], bool | None]] = {
+            "table": lambda: table(pair, rows, hidden),
+            "sweep": lambda: sweep(pair, rows, hidden),
+            "error": lambda: error(pair, hidden),
+            "check": lambda: check(pair),
+            "failure": lambda: failure(pair, hidden),
+        }
+        right = in_turn(parts, options.parts)
     print(f"fp8: {'all right' if right else 'WRONG'}", flush=True)
     sys.exit(0 if right else 1)
 

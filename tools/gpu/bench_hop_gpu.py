@@ -3,18 +3,20 @@
     python -m tools.gpu.bench_hop_gpu [--sizes 1 16 128 512 2048 8192] [--hidden 7168] [--connector nccl-p2p] [--fp8]
 
 Microseconds one way, inside graphs of 20 round trips, several replays enqueued ahead; eager: outside graphs. begin: CPU
-microseconds of one announcement. Data is compared bit for bit.
+microseconds of one announcement. Data is compared bit for bit. With `AFD_GPU_DEVICES=0,0` and `--connector nvlink` one
+device is enough for that; bare NCCL, which joins no two processes on one device, is left out then.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import threading
 from collections.abc import Sequence
 
 from tools.gpu import setups
-from tools.gpu.children import Children, Failed
+from tools.gpu.children import DEVICES, Child, Children, Failed
 
 LIMIT_S = 180.0
 TRIPS = 20
@@ -43,6 +45,25 @@ def in_graphs(sizes: Sequence[int], hidden: int, connector: str) -> list[float]:
         return numbers(told, "graph_us")
 
 
+def bare(ffn: Child, attention: Child, ident: str) -> list[float]:
+    """Microseconds one way of each size through NCCL without a port."""
+    errors: list[Failed] = []
+
+    def echo() -> None:
+        try:
+            ffn.ask({"op": "raw", "ident": ident}, LIMIT_S)
+        except Failed as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=echo, daemon=True)
+    thread.start()
+    told = attention.ask({"op": "raw", "ident": ident}, LIMIT_S)
+    thread.join(LIMIT_S)
+    if errors:
+        raise errors[0]
+    return numbers(told, "us")
+
+
 def measure(sizes: Sequence[int], hidden: int, connector: str, fp8: bool) -> bool:
     """Prints the table; whether all data was right."""
     with Children(setups.logs("bench-hop")) as children:
@@ -60,24 +81,11 @@ def measure(sizes: Sequence[int], hidden: int, connector: str, fp8: bool) -> boo
         attention.answer(LIMIT_S)
         way = " as fp8" if fp8 else ""
         print(f"NCCL {first['version']}, port {connector}{way}, rows of {hidden} bf16, us one way", flush=True)
-        raw: list[dict[str, object]] = []
-        errors: list[Failed] = []
-
-        def echo() -> None:
-            try:
-                ffn.ask({"op": "raw", "ident": first["ident"]}, LIMIT_S)
-            except Failed as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=echo, daemon=True)
-        thread.start()
-        raw.append(attention.ask({"op": "raw", "ident": first["ident"]}, LIMIT_S))
-        thread.join(LIMIT_S)
-        if errors:
-            raise errors[0]
+        shared = len({*DEVICES[:2]}) == 1
+        raw = [math.nan] * len(sizes) if shared else bare(ffn, attention, str(first["ident"]))
         ffn.ask({"op": "serve"}, LIMIT_S)
         told = attention.ask({"op": "measure"}, LIMIT_S)
-        columns = (numbers(raw[0], "us"), *(numbers(told, key) for key in ("graph_us", "eager_us", "begin_us")))
+        columns = (raw, *(numbers(told, key) for key in ("graph_us", "eager_us", "begin_us")))
         print(" rows   raw graph  port graph  port eager  begin us", flush=True)
         for size, *row in zip(sizes, *columns, strict=True):
             print(f"{size:5} {row[0]:11.1f} {row[1]:11.1f} {row[2]:11.1f} {row[3]:9.1f}", flush=True)

@@ -11,55 +11,20 @@ under the same graph; beside: a matrix product beside a wait; stress: other bits
 from __future__ import annotations
 
 import argparse
-import os
-import signal
 import sys
 import time
-import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from afd_connectors.transports.nvlink.sizes import UNIT, UNITS_BYTES, Plan, chunked, in_units, plan_of
 from tools.gpu import setups
-from tools.gpu.children import Child, Children, Failed
+from tools.gpu.children import Children
+from tools.gpu.hop_failure import failure
+from tools.gpu.hop_pair import LIMIT_S, Pair, bad, gbs, named, pairs
+from tools.gpu.in_turn import in_turn
 
-LIMIT_S, WAIT_S, MOST_RESIDENT = 60.0, 3.0, 128
+MOST_RESIDENT = 128
 STRESS_S, STRESS_TIMES, STRESS_BYTES = 60.0, 20_000, 20 << 30  # a part of stress: seconds, replays, bytes one way
-QUICK = False  # set where it is about right data alone
-Answer = dict[str, object]
-
-
-class Pair:
-    """Both sides, asked at once. module: what each of them runs."""
-
-    def __init__(self, children: Children, rows: int, hidden: int, module: str = "tools.gpu.hop_nvlink") -> None:
-        self._children, self._module = children, module
-        self._job = {"rows": rows, "hidden": hidden, "limit_s": WAIT_S}
-        self._count = 0
-        self.ffn = self._start("ffn", 1)
-        self.attention = self._start("attention", 0)
-        print(f"ready after {self.attention.answer(LIMIT_S)['s']:.2f} s, {self.ffn.answer(LIMIT_S)['s']:.2f} s")
-        print(f"met in {self.both({'op': 'meet'})[0]['ms']:.1f} ms", flush=True)
-
-    def replace_ffn(self) -> None:
-        """A new FFN process in the place of one that is gone; not met yet."""
-        self.ffn = self._start("ffn", 1)
-        self.ffn.answer(LIMIT_S)
-
-    def both(self, job: Mapping[str, object], limit_s: float = LIMIT_S) -> tuple[Answer, Answer]:
-        """The answers of attention and FFN."""
-        self.ffn.begin(job)
-        self.attention.begin(job)
-        return self.attention.answer(limit_s), self.ffn.answer(limit_s)
-
-    def _start(self, role: str, device: int) -> Child:
-        self._count += 1
-        job = {"role": role, "name": f"afd-hop-{os.getpid()}", **self._job}
-        return self._children.start(f"hop-{role}-{self._count}", self._module, job, device)
-
-
-def trips_of(size: int) -> tuple[int, int]:
-    """(round trips a graph, replays) that take about as long for every size."""
-    return (4, 5) if QUICK else (20, 60) if size < 8 << 20 else (4, 30)
+PARTS = ("table", "sweep", "without-link", "failure", "stress", "beside")
 
 
 def table(pair: Pair, rows: Sequence[int], hidden: Sequence[int]) -> bool:
@@ -73,7 +38,7 @@ def table(pair: Pair, rows: Sequence[int], hidden: Sequence[int]) -> bool:
     for width in hidden:
         for count in rows:
             size = count * width * 2
-            trips, rounds = trips_of(size)
+            trips, rounds = pair.trips(size)
             job = {"rows": count, "hidden": width, "trips": trips, "rounds": rounds}
             theirs, _ = pair.both({"op": "nccl", **job})
             ours, _ = pair.both({"op": "hop", **job})
@@ -81,30 +46,6 @@ def table(pair: Pair, rows: Sequence[int], hidden: Sequence[int]) -> bool:
             way = f"{named(plan_of(size))}{bad(ours)}"
             print(f"{width:6} {count:5} {pairs(theirs)} {pairs(ours)} {gbs(size, ours)}  {way}", flush=True)
     return right
-
-
-def pairs(answer: Answer) -> str:
-    """p50 and p99."""
-    if "failed" in answer:  # as NCCL does where both sides have one device
-        return "       - /     -"
-    return f"{answer['p50']:8.1f} /{answer['p99']:6.1f}"
-
-
-def gbs(size: int, answer: Answer) -> str:
-    """Gigabytes a second."""
-    return f"{size / float(str(answer['p50'])) / 1e3:6.0f}"
-
-
-def bad(answer: Answer) -> str:
-    """What was wrong, if anything was."""
-    return "" if answer["right"] and answer["error"] == [0, 0, 0] else f"  WRONG {answer}"
-
-
-def named(plan: Plan) -> str:
-    """A way to travel, in short."""
-    if plan.units:
-        return f"units, put {plan.put}, wait {plan.wait}"
-    return f"put {plan.put}, {plan.chunks} chunks, wait {plan.wait}{' apart' if plan.apart else ''}"
 
 
 def ways(size: int) -> Iterator[tuple[Plan, bool, bool]]:
@@ -124,7 +65,7 @@ def sweep(pair: Pair, rows: Sequence[int], hidden: int) -> None:
     """The ways a message can travel."""
     for count in rows:
         size = count * hidden * 2
-        trips, rounds = trips_of(size)
+        trips, rounds = pair.trips(size)
         for plan, early, land in ways(size):
             job = {"op": "hop", "rows": count, "hidden": hidden, "trips": trips, "rounds": rounds}
             ours, theirs = pair.both({**job, "plan": list(plan), "early": early, "land": land})
@@ -147,61 +88,6 @@ def without_link(pair: Pair, rows: Sequence[int], hidden: int) -> None:
                 found = pair.attention.ask({**job, "plan": list(plan), "early": early}, LIMIT_S)
                 marks = f"{named(plan)}{'' if early else ' not early'}"
                 print(f"{count:5} {pairs(found)}  {marks}{found.get('failed') or bad(found)}", flush=True)
-
-
-def failure(pair: Pair, hidden: int) -> bool:
-    """A peer that stands still, that is stopped in the middle of a step, that dies, that is started anew."""
-    job = {"rows": 128, "hidden": hidden, "trips": 20}
-    pair.both({"op": "keep", **job})
-    print("replay:", pair.both({"op": "again"}))
-    pair.attention.begin({"op": "again"})
-    time.sleep(0.2)
-    pair.ffn.process.send_signal(signal.SIGSTOP)
-    pair.ffn.begin({"op": "again"})
-    time.sleep(1.0)
-    pair.ffn.process.send_signal(signal.SIGCONT)
-    print("peer stopped for 1 s:", pair.attention.answer(LIMIT_S), pair.ffn.answer(LIMIT_S), flush=True)
-    print("peer gone, host ends the wait:", pair.attention.ask({"op": "end"}, LIMIT_S), flush=True)
-    pair.ffn.kill()
-    pair.replace_ffn()
-    print("new process, met again:", pair.both({"op": "meet"})[0])
-    pair.ffn.ask({"op": "keep", **job}, LIMIT_S)
-    first = pair.both({"op": "again"})[0]
-    print("the same attention graph:", first, flush=True)
-    silent = mid_step(pair)
-    pair.both({"op": "meet"})
-    met = pair.both({"op": "again"})[0]
-    print("met again:", met, flush=True)
-    last = killed_under_load(pair)
-    pair.replace_ffn()
-    pair.both({"op": "meet"})
-    pair.ffn.ask({"op": "keep", **job}, LIMIT_S)
-    second = pair.both({"op": "again"})[0]
-    print("new process, the same attention graph:", second, flush=True)
-    return bool(
-        first["right"] and silent and met["right"] and second["right"] and last["sound"] and last["error"] != [0, 0, 0]
-    )
-
-
-def mid_step(pair: Pair) -> bool:
-    """The FFN side waits in its graph and is stopped by its host: attention has to get an error, never an answer."""
-    ended = pair.ffn.ask({"op": "end"}, LIMIT_S)
-    last = pair.attention.ask({"op": "again"}, LIMIT_S)
-    print("FFN stopped in the middle of a step:", ended, last, flush=True)
-    return ended["error"] != [0, 0, 0] and last["error"] != [0, 0, 0] and not last["touched"]
-
-
-def killed_under_load(pair: Pair) -> Answer:
-    """What attention saw of an FFN process that ended."""
-    pair.ffn.begin({"op": "again", "times": 100000})
-    pair.attention.begin({"op": "again", "times": 100000})
-    time.sleep(1.0)
-    killed = time.perf_counter()
-    pair.ffn.kill()
-    print(f"killed after 1 s of load, limit {WAIT_S:g} s:", end=" ", flush=True)
-    last = pair.attention.answer(LIMIT_S)
-    print(f"stream went on {time.perf_counter() - killed:.2f} s after the kill:", last, flush=True)
-    return last
 
 
 def stress(pair: Pair, rows: Sequence[int], hidden: int) -> bool:
@@ -238,34 +124,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 16, 128, 512, 2048, 8192])
     parser.add_argument("--hidden", nargs="+", type=int, default=[2048, 4096, 7168])
-    parser.add_argument("--parts", nargs="+", default=["table", "failure", "beside"])
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=["table", "failure", "beside"])
     parser.add_argument("--quick", action="store_true", help="few replays, for right data and not for speed")
     options = parser.parse_args()
-    globals()["QUICK"] = options.quick
-    widest, right = max(options.hidden), True
+    rows, widest = options.rows, max(options.hidden)
     with Children(setups.logs("bench-hop-nvlink")) as children:
-        pair = Pair(children, max(options.rows), widest)
-        for part in options.parts:
-            print(f"--- {part}", flush=True)
-            try:
-                if part == "table":
-                    right = table(pair, options.rows, options.hidden) and right
-                elif part == "sweep":
-                    sweep(pair, options.rows, widest)
-                elif part == "without-link":
-                    without_link(pair, options.rows, widest)
-                elif part == "failure":
-                    right = failure(pair, widest) and right
-                elif part == "stress":
-                    right = stress(pair, options.rows, widest) and right
-                elif part == "beside":
-                    beside(pair)
-            except Failed as error:
-                print(f"FAILED: {error}", flush=True)
-                right = False
-            except Exception:  # noqa: BLE001  # one part must not keep the next from running
-                traceback.print_exc(limit=3)
-                right = False
+        pair = Pair(children, max(rows), widest, "tools.gpu.hop_nvlink", quick=options.quick)
+        parts: dict[str, Callable[[], bool | None]] = {
+            "table": lambda: table(pair, rows, options.hidden),
+            "sweep": lambda: sweep(pair, rows, widest),
+            "without-link": lambda: without_link(pair, rows, widest),
+            "failure": lambda: failure(pair, widest),
+            "stress": lambda: stress(pair, rows, widest),
+            "beside": lambda: beside(pair),
+        }
+        right = in_turn(parts, options.parts)
     sys.exit(0 if right else 1)
 
 

@@ -15,12 +15,13 @@ from afd_connectors.transports.nvlink.fp8_reference import rounded
 from afd_connectors.transports.nvlink.moves import Moves, Part
 from afd_connectors.transports.nvlink.sizes import FLAGS_AT, Plan
 from afd_connectors.transports.nvlink.window import Window
-from tools.gpu.hop_nvlink import Side, serve_jobs
+from tools.gpu.hop_jobs import serve_jobs
+from tools.gpu.hop_kept import KeptSide
 
 TINY = 1e-300
 
 
-class PackedSide(Side):
+class PackedSide(KeptSide):
     """Two windows to the other process: `hop` and what follows on it go through the one of packed rows."""
 
     def __init__(self, role: str, name: str, rows: int, hidden: int, limit_s: float) -> None:
@@ -51,7 +52,7 @@ class PackedSide(Side):
         return super().hop(rows, hidden, trips, rounds)
 
     def keep(self, rows: int, hidden: int, trips: int) -> dict[str, object]:
-        """See Side."""
+        """See KeptSide."""
         self.as_model, self.window, self.width = False, self.packed, hidden
         return super().keep(rows, hidden, trips)
 
