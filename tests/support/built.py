@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 import torch
 from torch import nn
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.engine.arg_utils import EngineArgs
-from vllm.model_executor.model_loader import get_model
+from vllm.model_executor.model_loader import base_loader, get_model
 
 from afd_models.stages import Stage, find_stages
 from afd_models.wrappers import Part, selected
@@ -17,16 +20,42 @@ from tools.toy_checkpoint import needs_trust
 
 
 @dataclass(frozen=True, slots=True)
+class Size:
+    """Of one parameter."""
+
+    numel: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Built:
-    """A model with the config that it was built with and, for a part, its stages."""
+    """A model with the config that it was built with and, for a part, its stages.
+
+    loaded: what the checkpoint was loaded into. After that vLLM's kernels for some processors keep weights in a layout
+    of their own and leave an empty parameter behind: which ones differs by processor, what was allocated does not.
+    """
 
     model: nn.Module
     config: VllmConfig
+    loaded: Mapping[str, Size]
     stages: tuple[Stage, ...] = ()
 
     @property
     def parameters(self) -> dict[str, torch.Tensor]:
         return dict(self.model.named_parameters())
+
+    @property
+    def sizes(self) -> dict[str, Size]:
+        """Of all parameters that are there, as they were loaded; as they are, where loading made them."""
+        return {name: self.loaded.get(name) or _size(each) for name, each in self.parameters.items()}
+
+    @property
+    def nbytes(self) -> int:
+        return sum(size.nbytes for size in self.sizes.values())
+
+    @property
+    def numel(self) -> int:
+        return sum(size.numel for size in self.sizes.values())
 
 
 def build(folder: Path, part: Part | None = None, **options: object) -> Built:
@@ -34,9 +63,26 @@ def build(folder: Path, part: Part | None = None, **options: object) -> Built:
     given = {"enforce_eager": True, "max_model_len": 256, "dtype": "bfloat16", **options}
     given.setdefault("trust_remote_code", needs_trust(folder))
     config = EngineArgs(model=str(folder), **given).create_engine_config()  # type: ignore[arg-type]
-    with set_current_vllm_config(config):
+    with set_current_vllm_config(config), _recorded() as loaded:
         if part is None:
-            return Built(get_model(vllm_config=config), config)
+            return Built(get_model(vllm_config=config), config, loaded)
         with selected(config.model_config, part) as spec:
             model = get_model(vllm_config=config)
-    return Built(model, config, find_stages(spec, model, part.keep))
+    return Built(model, config, loaded, find_stages(spec, model, part.keep))
+
+
+@contextmanager
+def _recorded() -> Iterator[Mapping[str, Size]]:
+    native = base_loader.process_weights_after_loading
+    loaded: dict[str, Size] = {}
+
+    def process(model: nn.Module, *given: object) -> None:
+        loaded.update({name: _size(each) for name, each in model.named_parameters()})
+        native(model, *given)
+
+    with mock.patch.object(base_loader, "process_weights_after_loading", process):
+        yield loaded
+
+
+def _size(parameter: torch.Tensor) -> Size:
+    return Size(parameter.numel(), parameter.nbytes)

@@ -26,17 +26,6 @@ RANKS = 2
 pytestmark = pytest.mark.usefixtures("distributed")
 
 
-def held(built: Built) -> int:
-    """Bytes of all parameters, those of gates in float32 too, which vLLM's CPU kernels keep elsewhere and empty."""
-    return sum(each.nbytes or _emptied(built, name) for name, each in built.parameters.items())
-
-
-def _emptied(built: Built, name: str) -> int:
-    gate = built.model.get_submodule(name.rpartition(".")[0])
-    assert name.endswith(".gate.weight")
-    return int(gate.input_size * gate.output_size * 4)
-
-
 def packed(built: Built) -> bool:
     """Whether vLLM packs latent attention's weights and lets the originals go, as on processors with AMX."""
     return any(getattr(module, "is_amx_bmm_enabled", False) for module in built.model.modules())
@@ -55,10 +44,10 @@ def test_a_rank_of_several_holds_what_is_said(family: str, checkpoint: Callable[
             for whole in (False, True)
         }  # fmt: skip
     for whole, built in ffn.items():
-        assert sizes(config, Split(ffn_tp=RANKS, expert_parallel=whole)).ffn == held(built)
+        assert sizes(config, Split(ffn_tp=RANKS, expert_parallel=whole)).ffn == built.nbytes
     found = sizes(config, Split(attention_tp=RANKS))
     if not packed(attention):
-        assert found.attention == held(attention)
+        assert found.attention == attention.nbytes
     context = attention.config.compilation_config.static_forward_context.values()
     specs = [layer.get_kv_cache_spec(attention.config) for layer in context if isinstance(layer, AttentionLayerBase)]
     assert found.kv_per_token == sum(s.page_size_bytes // s.block_size for s in specs if _cached(s))
@@ -78,7 +67,7 @@ def test_a_native_rank_of_expert_parallelism_holds_what_is_said(
     with rank_of(RANKS, RANKS - 1, groups=("_DP", "_EP")):
         whole = build(folder, data_parallel_size=RANKS, enable_expert_parallel=True, load_format="dummy")
     if not packed(whole):
-        assert sizes(config, Split(data_parallel=RANKS)).whole == held(whole)
+        assert sizes(config, Split(data_parallel=RANKS)).whole == whole.nbytes
 
 
 @pytest.mark.parametrize("family", [name for name in BUILDABLE if placements(FAMILIES[name])])
@@ -90,7 +79,7 @@ def test_what_attention_keeps_is_held_where_it_is_said(family: str, checkpoint: 
     for said, part in ((found.attention, Part("attention", Exchange(), keep)), (found.ffn, Part("ffn", keep=keep))):
         built = build(folder, part, load_format="dummy")
         if not packed(built):
-            assert said == held(built)
+            assert said == built.nbytes
 
 
 def _cached(spec: object) -> bool:
