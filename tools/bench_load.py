@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tools import reads, toy_checkpoint
+from tools.positive import positive
 from tools.rank_of import rank_of
 
 
@@ -39,10 +40,10 @@ def main() -> None:
     """Prints one line per part."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("family", nargs="?", default="qwen3-moe", choices=sorted(toy_checkpoint.FAMILIES))
-    parser.add_argument("--shards", type=int, default=48)
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--hidden", type=int, default=1024)
-    parser.add_argument("--ranks", type=int, default=2, help="FFN processes that share the experts")
+    parser.add_argument("--shards", type=positive, default=48)
+    parser.add_argument("--layers", type=positive, default=4)
+    parser.add_argument("--hidden", type=positive, default=1024)
+    parser.add_argument("--ranks", type=positive, default=2, help="FFN processes that share the experts")
     options = parser.parse_args()
     sizes = {"hidden_size": options.hidden, "moe_intermediate_size": options.hidden // 2}
     with tempfile.TemporaryDirectory() as made:

@@ -14,6 +14,8 @@ import statistics
 import subprocess
 import sys
 
+from positive import positive
+
 LIMIT_MS = 50.0
 RUN = """
 import argparse, ast, asyncio, contextlib, dataclasses, functools, hashlib, importlib.metadata, importlib.util, inspect
@@ -38,7 +40,7 @@ def run() -> tuple[float, list[str]]:
 def main() -> int:
     """Prints one line; 1 where the limit is not held."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=15)
+    parser.add_argument("--runs", type=positive, default=15)
     runs = [run() for _ in range(parser.parse_args().runs + 1)][1:]  # the first one may compile
     times = sorted(took for took, _ in runs)
     heavy = sorted({name for _, names in runs for name in names})

@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from afd_workers.launch.guard import guarded
 from tools import toy_checkpoint
-from tools.count import count
+from tools.positive import positive
 from tools.undisturbed import Turn, put, undisturbed
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -224,10 +224,10 @@ def main() -> None:
     """Prints the table, or with --json one object per row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--family", nargs="+", choices=toy_checkpoint.runnable(), default=["qwen3-moe", "deepseek-v2"])
-    parser.add_argument("--requests", nargs="+", type=count, default=[1, 8])
-    parser.add_argument("--tokens", type=count, default=12)
-    parser.add_argument("--layers", type=count, default=16)
-    parser.add_argument("--rounds", type=count, default=40)
+    parser.add_argument("--requests", nargs="+", type=positive, default=[1, 8])
+    parser.add_argument("--tokens", type=positive, default=12)
+    parser.add_argument("--layers", type=positive, default=16)
+    parser.add_argument("--rounds", type=positive, default=40)
     parser.add_argument("--section", type=section, default={}, help="keys of the afd section, as a JSON object")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()

@@ -37,11 +37,11 @@ from pathlib import Path
 from types import FrameType
 
 from tools import toy_checkpoint
-from tools.count import count
 from tools.gpu import setups
 from tools.gpu.children import Failed
 from tools.gpu.serve_parts import Part, read_part
 from tools.gpu.servers import Servers, places
+from tools.positive import positive
 from tools.topologies import room
 from tools.topologies.outcome import HEAD, Outcome
 from tools.topologies.started import Started, Wanted
@@ -121,8 +121,8 @@ def main() -> None:
     parser.add_argument(
         "--family", choices=toy_checkpoint.runnable(), default="qwen3-moe", help="of the checkpoint, on a CPU"
     )
-    parser.add_argument("--prompts", type=count, default=8)
-    parser.add_argument("--tokens", type=count, default=48)
+    parser.add_argument("--prompts", type=positive, default=8)
+    parser.add_argument("--tokens", type=positive, default=48)
     parser.add_argument("--no-kill", dest="kill", action="store_false")
     parser.add_argument("--standby", action="store_true")
     parser.add_argument("--at-once", action="store_true")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 
-def count(text: str) -> int:
+def positive(text: str) -> int:
     """An argparse type: at least 1."""
     value = int(text)
     if value < 1:

@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 
 from tools import toy_checkpoint
-from tools.count import count
 from tools.gpu import setups
 from tools.gpu.children import Children
 from tools.gpu.parity import ask
+from tools.positive import positive
 
 BATCH = 25
 HEADS = ("family", "prompts", "of them equal", "tokens", "of them equal", "different answers", "seconds")
@@ -58,8 +58,8 @@ def main() -> int:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--family", nargs="+", choices=sorted(toy_checkpoint.FAMILIES), help="all that a CPU serves")
-    parser.add_argument("--prompts", type=count, default=200)
-    parser.add_argument("--tokens", type=count, default=24)
+    parser.add_argument("--prompts", type=positive, default=200)
+    parser.add_argument("--tokens", type=positive, default=24)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     setups.connector_option(parser)
     options = parser.parse_args()

@@ -13,6 +13,7 @@ from demo_model.card import write_card
 from demo_model.checkpoint import WEIGHTS, write_weights
 from demo_model.shape import write_shape
 from demo_model.training import Recipe, train
+from positive import positive
 
 HOME = Path(__file__).resolve().parent.parent / "packages/afd-workers/src/afd_workers/demo/model"
 
@@ -20,7 +21,7 @@ HOME = Path(__file__).resolve().parent.parent / "packages/afd-workers/src/afd_wo
 def main() -> None:
     """Train, write the weights and everything beside them, print what was made."""
     parser = argparse.ArgumentParser(description="Train the model that `afd demo` runs.")
-    parser.add_argument("--steps", type=int, default=3600, help="training steps (default: %(default)s)")
+    parser.add_argument("--steps", type=positive, default=3600, help="training steps (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=HOME, help="folder to write (default: the committed one)")
     options = parser.parse_args()
     recipe = Recipe(steps=options.steps)

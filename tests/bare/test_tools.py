@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,8 @@ def test_a_toy_checkpoint_is_a_folder(below: str, tmp_path: Path) -> None:
         ("tools.token_agreement", "--tokens=-1", "argument --tokens: expected a number of at least 1, found -1"),
         ("tools.gpu.bench_serve_gpu", "--concurrency=0", "expected a number of at least 1, found 0"),
         ("tools.bench_step", "--rounds=0", "argument --rounds: expected a number of at least 1, found 0"),
+        ("tools.gpu.dbo", "--rows=0", "argument --rows: expected a number of at least 1, found 0"),
+        ("tools.gpu.bench_hop_gpu", "--sizes=0", "argument --sizes: expected a number of at least 1, found 0"),
         ("tools.bench_step", "--family=nope", "argument --family: invalid choice: 'nope'"),
         ("tools.bench_step", "--section=[1]", "expected a JSON object such as {}, found '[1]'"),
     ],
@@ -62,3 +65,14 @@ def test_a_benchmark_says_so_before_it_starts_a_server(tool: str, option: str, f
     status, error = said("-m", tool, option)
     assert status == 2
     assert found in " ".join(error.split())
+
+
+def test_whole_numbers_of_tools_have_a_least() -> None:
+    """Or one that is none ends in a traceback of what divides by it; a seed and a port may be 0."""
+    plain = [
+        f"{file.relative_to(ROOT)}: {found}"
+        for file in sorted((ROOT / "tools").rglob("*.py"))
+        for found in re.findall(r'add_argument\("(--[a-z-]+)"[^\n]*type=int\b', file.read_text(encoding="utf-8"))
+        if found not in {"--seed", "--port"}
+    ]
+    assert plain == []

@@ -21,6 +21,7 @@ from tools.gpu.children import Children
 from tools.gpu.hop_failure import failure
 from tools.gpu.hop_pair import Pair, bad, named, pairs
 from tools.gpu.in_turn import in_turn
+from tools.positive import positive
 
 SHAPES = ((1, 8), (3, 24), (129, 72), (5, 2056), (64, 8200), (33, 16384), (1500, 4104), (8192, 7168))
 MOST = 8192, 16384
@@ -101,8 +102,8 @@ def check(pair: Pair) -> bool:
 def main() -> None:
     """Exit code 0 when all data was right."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", nargs="+", type=int, default=[1, 16, 128, 512, 2048, 8192])
-    parser.add_argument("--hidden", type=int, default=7168)
+    parser.add_argument("--rows", nargs="+", type=positive, default=[1, 16, 128, 512, 2048, 8192])
+    parser.add_argument("--hidden", type=positive, default=7168)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=["table", "error", "check", "failure"])
     parser.add_argument("--quick", action="store_true", help="few replays, for right data and not for speed")
     options = parser.parse_args()

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 from tools.gpu import setups
 from tools.gpu.children import DEVICES, Child, Children, Failed
+from tools.positive import positive
 
 LIMIT_S = 180.0
 TRIPS = 20
@@ -97,8 +98,8 @@ def measure(sizes: Sequence[int], hidden: int, connector: str, fp8: bool) -> boo
 def main() -> None:
     """Exit code 0 when all data was right."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", nargs="+", type=int, default=[1, 16, 128, 512, 2048, 8192])
-    parser.add_argument("--hidden", type=int, default=7168)
+    parser.add_argument("--sizes", nargs="+", type=positive, default=[1, 16, 128, 512, 2048, 8192])
+    parser.add_argument("--hidden", type=positive, default=7168)
     parser.add_argument("--connector", default="nccl-p2p")
     parser.add_argument("--fp8", action="store_true", help="on the wire, of connector nvlink")
     options = parser.parse_args()

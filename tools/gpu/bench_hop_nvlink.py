@@ -21,6 +21,7 @@ from tools.gpu.children import Children
 from tools.gpu.hop_failure import failure
 from tools.gpu.hop_pair import LIMIT_S, Pair, bad, gbs, named, pairs
 from tools.gpu.in_turn import in_turn
+from tools.positive import positive
 
 MOST_RESIDENT = 128
 STRESS_S, STRESS_TIMES, STRESS_BYTES = 60.0, 20_000, 20 << 30  # a part of stress: seconds, replays, bytes one way
@@ -122,8 +123,8 @@ def beside(pair: Pair) -> None:
 def main() -> None:
     """Exit code 0 when all data was right."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", nargs="+", type=int, default=[1, 16, 128, 512, 2048, 8192])
-    parser.add_argument("--hidden", nargs="+", type=int, default=[2048, 4096, 7168])
+    parser.add_argument("--rows", nargs="+", type=positive, default=[1, 16, 128, 512, 2048, 8192])
+    parser.add_argument("--hidden", nargs="+", type=positive, default=[2048, 4096, 7168])
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=["table", "failure", "beside"])
     parser.add_argument("--quick", action="store_true", help="few replays, for right data and not for speed")
     options = parser.parse_args()

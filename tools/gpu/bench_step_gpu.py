@@ -25,6 +25,7 @@ from statistics import median
 
 from tools.gpu import bench_hop_gpu, setups, step_file, step_overlap, trace_hops, trace_kernels, trace_read
 from tools.gpu.children import Child, Children, Failed
+from tools.positive import positive
 
 ANSWER_S = 120.0
 LONG, SHORT, PROMPT = 68, 4, 16
@@ -170,8 +171,8 @@ def measure_overlap(sizes: Sequence[int], rounds: int) -> list[dict[str, float]]
 def main() -> None:
     """Prints the table; exit code 1 when an engine failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", nargs="+", type=int, default=[1, 16, 64, 128, 256, 512])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rows", nargs="+", type=positive, default=[1, 16, 64, 128, 256, 512])
+    parser.add_argument("--rounds", type=positive, default=3)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--connectors", nargs="+", default=[os.environ.get(setups.CONNECTOR, "nccl-p2p")])
     parser.add_argument("--eager", action="store_true", help="the split without graphs too")

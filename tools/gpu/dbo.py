@@ -19,6 +19,7 @@ from pathlib import Path
 from tools.gpu import parity, setups, step_file, step_overlap
 from tools.gpu.children import Children, Failed
 from tools.gpu.engine import DUMP
+from tools.positive import positive
 
 LAST = 40
 
@@ -43,9 +44,9 @@ def run(sizes: Sequence[int], rounds: int, prompt: int, ready_s: float, file: Pa
 def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", nargs="+", type=int, default=[128, 256, 512])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--prompt", type=int, default=step_overlap.PROMPT)
+    parser.add_argument("--rows", nargs="+", type=positive, default=[128, 256, 512])
+    parser.add_argument("--rounds", type=positive, default=3)
+    parser.add_argument("--prompt", type=positive, default=step_overlap.PROMPT)
     parser.add_argument("--steps", action="store_true")
     parser.add_argument("--ready", type=float, default=110.0)
     parser.add_argument("--json", type=Path)

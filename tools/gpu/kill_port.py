@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 from tools.gpu import setups
 from tools.gpu.children import Child, Children, Failed
+from tools.positive import positive
 
 LIMIT_S, RUN_S, TRIPS, STOPS = 60.0, 38.0, 20, 5
 
@@ -65,8 +66,8 @@ def main() -> None:
     """Exit code 0 when all steps were right."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--connector", default="nvlink")
-    parser.add_argument("--rows", nargs="+", type=int, default=[128, 1, 2048])
-    parser.add_argument("--hidden", type=int, default=7168)
+    parser.add_argument("--rows", nargs="+", type=positive, default=[128, 1, 2048])
+    parser.add_argument("--hidden", type=positive, default=7168)
     options = parser.parse_args()
     try:
         with Children(setups.logs("kill-port")) as children:

@@ -18,6 +18,7 @@ from tools.gpu import setups
 from tools.gpu.bench_step_gpu import LONG, PROMPT, SHORT
 from tools.gpu.children import Child, Children, Failed
 from tools.gpu.parity import SIZES, ask, compare, prompts
+from tools.positive import positive
 
 ANSWER_S = 120.0
 RANKS = 2
@@ -98,8 +99,8 @@ def speed(ranks: Sequence[Child], ffn: Child, rows: int, rounds: int) -> bool:
 def main() -> None:
     """Exit code 0 when tokens are right and the bar is met."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rows", type=positive, default=64)
+    parser.add_argument("--rounds", type=positive, default=3)
     setups.connector_option(parser)
     given = parser.parse_args()
     folder = setups.logs("several")

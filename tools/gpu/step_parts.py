@@ -23,6 +23,7 @@ from pathlib import Path
 from tools.gpu import setups, step_overlap, step_shares
 from tools.gpu.children import Child, Children, Failed
 from tools.gpu.trace_read import Launch, Span, launches
+from tools.positive import positive
 
 ANSWER_S = 120.0
 SHORT, TRACED, PROMPT, TOKENS = 4, 16, 16, 8192
@@ -118,7 +119,7 @@ def report(folder: Path) -> None:
 def main() -> None:
     """Prints the table; exit code 1 when an engine failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", nargs="+", type=int, default=[128, 512])
+    parser.add_argument("--rows", nargs="+", type=positive, default=[128, 512])
     parser.add_argument("--connectors", nargs="+", default=["nvlink", "nccl-p2p"])
     parser.add_argument("--dbo", action="store_true")
     parser.add_argument("--folder", type=Path, help="for the traces", default=setups.logs("step-parts") / "traces")
