@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tools import reads, toy_checkpoint
-from tools.positive import positive
+from tools.options import positive
 from tools.rank_of import rank_of
 
 

@@ -13,8 +13,11 @@ import json
 import statistics
 import subprocess
 import sys
+from pathlib import Path
 
-from positive import positive
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tools.options import positive
 
 LIMIT_MS = 50.0
 RUN = """

@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from afd_workers.launch.guard import guarded
 from tools import toy_checkpoint
-from tools.positive import positive
+from tools.options import json_object, positive
 from tools.undisturbed import Turn, put, undisturbed
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -209,17 +209,6 @@ def summed_up(
     )
 
 
-def section(text: str) -> dict[str, object]:
-    """An argparse type: a JSON object."""
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise argparse.ArgumentTypeError(f"expected a JSON object such as {{}}, found {text[:80]!r}")
-    return found
-
-
 def main() -> None:
     """Prints the table, or with --json one object per row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -228,7 +217,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=positive, default=12)
     parser.add_argument("--layers", type=positive, default=16)
     parser.add_argument("--rounds", type=positive, default=40)
-    parser.add_argument("--section", type=section, default={}, help="keys of the afd section, as a JSON object")
+    parser.add_argument("--section", type=json_object, default={}, help="keys of the afd section, as a JSON object")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.tokens < 2:

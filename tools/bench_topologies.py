@@ -41,7 +41,7 @@ from tools.gpu import setups
 from tools.gpu.children import Failed
 from tools.gpu.serve_parts import Part, read_part
 from tools.gpu.servers import Servers, places
-from tools.positive import positive
+from tools.options import positive
 from tools.topologies import room
 from tools.topologies.outcome import HEAD, Outcome
 from tools.topologies.started import Started, Wanted

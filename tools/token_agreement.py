@@ -19,7 +19,7 @@ from tools import toy_checkpoint
 from tools.gpu import setups
 from tools.gpu.children import Children
 from tools.gpu.parity import ask
-from tools.positive import positive
+from tools.options import positive
 
 BATCH = 25
 HEADS = ("family", "prompts", "of them equal", "tokens", "of them equal", "different answers", "seconds")

@@ -13,7 +13,7 @@ from demo_model.card import write_card
 from demo_model.checkpoint import WEIGHTS, write_weights
 from demo_model.shape import write_shape
 from demo_model.training import Recipe, train
-from positive import positive
+from options import positive
 
 HOME = Path(__file__).resolve().parent.parent / "packages/afd-workers/src/afd_workers/demo/model"
 

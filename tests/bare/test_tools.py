@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import ast
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +55,9 @@ def test_a_toy_checkpoint_is_a_folder(below: str, tmp_path: Path) -> None:
         ("tools.token_agreement", "--tokens=-1", "argument --tokens: expected a number of at least 1, found -1"),
         ("tools.gpu.bench_serve_gpu", "--concurrency=0", "expected a number of at least 1, found 0"),
         ("tools.bench_step", "--rounds=0", "argument --rounds: expected a number of at least 1, found 0"),
+        ("tools.gpu.dbo", "--rows=1.5", "argument --rows: expected a number of at least 1, found 1.5"),
+        ("tools.bench_start", "--runs=x", "argument --runs: expected a number of at least 1, found x"),
+        ("tools.gpu.parity", "--compiled=[1]", "argument --compiled: expected a JSON object such as {}, found '[1]'"),
         ("tools.gpu.dbo", "--rows=0", "argument --rows: expected a number of at least 1, found 0"),
         ("tools.gpu.bench_hop_gpu", "--sizes=0", "argument --sizes: expected a number of at least 1, found 0"),
         ("tools.bench_step", "--family=nope", "argument --family: invalid choice: 'nope'"),
@@ -69,10 +72,12 @@ def test_a_benchmark_says_so_before_it_starts_a_server(tool: str, option: str, f
 
 def test_whole_numbers_of_tools_have_a_least() -> None:
     """Or one that is none ends in a traceback of what divides by it; a seed and a port may be 0."""
-    plain = [
-        f"{file.relative_to(ROOT)}: {found}"
+    options = [
+        (file.relative_to(ROOT), ast.unparse(node))
         for file in sorted((ROOT / "tools").rglob("*.py"))
-        for found in re.findall(r'add_argument\("(--[a-z-]+)"[^\n]*type=int\b', file.read_text(encoding="utf-8"))
-        if found not in {"--seed", "--port"}
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".add_argument")
     ]
-    assert plain == []
+    assert any("type=positive" in option for _, option in options)
+    plain = [(file, option) for file, option in options if "type=int" in option]
+    assert [(file, option) for file, option in plain if "'--seed'" not in option and "'--port'" not in option] == []

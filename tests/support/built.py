@@ -20,42 +20,31 @@ from tools.toy_checkpoint import needs_trust
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
-    """Of one parameter."""
-
-    numel: int
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Built:
     """A model with the config that it was built with and, for a part, its stages.
 
-    loaded: what the checkpoint was loaded into. After that vLLM's kernels for some processors keep weights in a layout
-    of their own and leave an empty parameter behind: which ones differs by processor, what was allocated does not.
+    loaded: parameters as the checkpoint was loaded into them. After that vLLM's kernels for some processors keep
+    weights in a layout of their own and leave an empty parameter behind, which ones differs by processor.
     """
 
     model: nn.Module
     config: VllmConfig
-    loaded: Mapping[str, Size]
+    loaded: Mapping[str, torch.Tensor]
     stages: tuple[Stage, ...] = ()
 
     @property
     def parameters(self) -> dict[str, torch.Tensor]:
-        return dict(self.model.named_parameters())
-
-    @property
-    def sizes(self) -> dict[str, Size]:
-        """Of all parameters that are there, as they were loaded; as they are, where loading made them."""
-        return {name: self.loaded.get(name) or _size(each) for name, each in self.parameters.items()}
+        """All that are there; those that are empty as they were loaded."""
+        present = self.model.named_parameters()
+        return {name: each if each.numel() else self.loaded.get(name, each) for name, each in present}
 
     @property
     def nbytes(self) -> int:
-        return sum(size.nbytes for size in self.sizes.values())
+        return sum(each.nbytes for each in self.parameters.values())
 
     @property
     def numel(self) -> int:
-        return sum(size.numel for size in self.sizes.values())
+        return sum(each.numel() for each in self.parameters.values())
 
 
 def build(folder: Path, part: Part | None = None, **options: object) -> Built:
@@ -72,17 +61,14 @@ def build(folder: Path, part: Part | None = None, **options: object) -> Built:
 
 
 @contextmanager
-def _recorded() -> Iterator[Mapping[str, Size]]:
+def _recorded() -> Iterator[Mapping[str, torch.Tensor]]:
     native = base_loader.process_weights_after_loading
-    loaded: dict[str, Size] = {}
+    loaded: dict[str, torch.Tensor] = {}
 
     def process(model: nn.Module, *given: object) -> None:
-        loaded.update({name: _size(each) for name, each in model.named_parameters()})
+        loaded.update({name: each.detach() for name, each in model.named_parameters()})
         native(model, *given)
 
     with mock.patch.object(base_loader, "process_weights_after_loading", process):
         yield loaded
-
-
-def _size(parameter: torch.Tensor) -> Size:
-    return Size(parameter.numel(), parameter.nbytes)
+    assert loaded, "vLLM's loader did not process what it had loaded: look for where it does now"

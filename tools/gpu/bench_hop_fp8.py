@@ -21,7 +21,7 @@ from tools.gpu.children import Children
 from tools.gpu.hop_failure import failure
 from tools.gpu.hop_pair import Pair, bad, named, pairs
 from tools.gpu.in_turn import in_turn
-from tools.positive import positive
+from tools.options import positive
 
 SHAPES = ((1, 8), (3, 24), (129, 72), (5, 2056), (64, 8200), (33, 16384), (1500, 4104), (8192, 7168))
 MOST = 8192, 16384

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from tools.gpu import setups
 from tools.gpu.children import DEVICES, Child, Children, Failed
-from tools.positive import positive
+from tools.options import positive
 
 LIMIT_S = 180.0
 TRIPS = 20

@@ -21,7 +21,7 @@ from tools.gpu.children import Children
 from tools.gpu.hop_failure import failure
 from tools.gpu.hop_pair import LIMIT_S, Pair, bad, gbs, named, pairs
 from tools.gpu.in_turn import in_turn
-from tools.positive import positive
+from tools.options import positive
 
 MOST_RESIDENT = 128
 STRESS_S, STRESS_TIMES, STRESS_BYTES = 60.0, 20_000, 20 << 30  # a part of stress: seconds, replays, bytes one way

@@ -25,7 +25,7 @@ from statistics import median
 
 from tools.gpu import bench_hop_gpu, setups, step_file, step_overlap, trace_hops, trace_kernels, trace_read
 from tools.gpu.children import Child, Children, Failed
-from tools.positive import positive
+from tools.options import positive
 
 ANSWER_S = 120.0
 LONG, SHORT, PROMPT = 68, 4, 16

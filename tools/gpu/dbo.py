@@ -19,7 +19,7 @@ from pathlib import Path
 from tools.gpu import parity, setups, step_file, step_overlap
 from tools.gpu.children import Children, Failed
 from tools.gpu.engine import DUMP
-from tools.positive import positive
+from tools.options import positive
 
 LAST = 40
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from tools.gpu import setups
 from tools.gpu.children import Child, Children, Failed
-from tools.positive import positive
+from tools.options import positive
 
 LIMIT_S, RUN_S, TRIPS, STOPS = 60.0, 38.0, 20, 5
 

@@ -11,7 +11,6 @@ through torch.compile, native and attention, with these keys of vLLM's compilati
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 import zlib
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from tools.gpu import agreement, setups
 from tools.gpu.children import Child, Children, Failed
+from tools.options import json_object
 
 ANSWER_S = 120.0
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -166,7 +166,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--dbo", action="store_true")
-    kind.add_argument("--compiled", nargs="?", const={}, type=json.loads, metavar="JSON")
+    kind.add_argument("--compiled", nargs="?", const={}, type=json_object, metavar="JSON")
     setups.connector_option(parser)
     options = parser.parse_args()
     try:

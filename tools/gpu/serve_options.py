@@ -9,7 +9,7 @@ from pathlib import Path
 from tools.gpu import setups
 from tools.gpu.serve_parts import Part, read_part
 from tools.gpu.shapes import SHAPES
-from tools.positive import positive
+from tools.options import positive
 
 BENCH_S = 150.0
 

@@ -18,7 +18,7 @@ from tools.gpu import setups
 from tools.gpu.bench_step_gpu import LONG, PROMPT, SHORT
 from tools.gpu.children import Child, Children, Failed
 from tools.gpu.parity import SIZES, ask, compare, prompts
-from tools.positive import positive
+from tools.options import positive
 
 ANSWER_S = 120.0
 RANKS = 2

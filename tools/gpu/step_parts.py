@@ -23,7 +23,7 @@ from pathlib import Path
 from tools.gpu import setups, step_overlap, step_shares
 from tools.gpu.children import Child, Children, Failed
 from tools.gpu.trace_read import Launch, Span, launches
-from tools.positive import positive
+from tools.options import positive
 
 ANSWER_S = 120.0
 SHORT, TRACED, PROMPT, TOKENS = 4, 16, 16, 8192

@@ -6,7 +6,7 @@ python -m tools.toy_checkpoint FAMILY FOLDER [--seed N] [--layers N] [--shards N
 import argparse
 from pathlib import Path
 
-from tools.positive import positive
+from tools.options import positive
 from tools.toy_checkpoint import FAMILIES, make
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
