@@ -74,6 +74,7 @@ def test_rows_of_several_peers_are_one_batch_and_their_receipts_one_group(deploy
     with deploy(attention=2, gather_ms=1000) as group:
         ffn = stepped(group)
         ports = [group.open_attention(rank) for rank in (0, 1)]
+        assert within(5, lambda: all(peer.state == "connected" for peer in ffn.peers()))  # or one's rows come alone
         sizes: list[int] = []
 
         def drive() -> None:
